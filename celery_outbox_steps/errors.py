@@ -1,0 +1,35 @@
+"""Every error that this package raises, under one base class.
+
+Messages name the fix. What a broker or a database raises stays what it is and is only classified
+(see `celery_outbox_steps.policy`).
+"""
+
+from __future__ import annotations
+
+
+class OutboxError(Exception):
+    """Base class of everything that the outbox raises by itself."""
+
+
+class ConfigurationError(OutboxError, ValueError):
+    """A setting or flag has a value that can't work."""
+
+
+class StoreError(OutboxError):
+    """The database can't be used right now, or is not set up. The relay backs off and tries again."""
+
+
+class EnvelopeError(OutboxError, ValueError):
+    """A row does not hold a message that this version understands. Permanent for that row."""
+
+
+class Unroutable(OutboxError):
+    """The broker returned the message: no queue is bound for its routing key."""
+
+
+class Nacked(OutboxError):
+    """The broker refused to take responsibility for the message."""
+
+
+class ConfirmTimeout(OutboxError, TimeoutError):
+    """The broker took the message but did not confirm it within `send_timeout`."""

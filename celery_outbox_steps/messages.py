@@ -1,0 +1,109 @@
+"""The values that travel from row to broker and back: data, no behaviour.
+
+A Store hands out `ClaimedMessage`s, the envelope opens each into a `Message`, a publisher answers
+every one of them with a `Receipt`, and the relay turns receipts into `Outcome`s for the Store to
+settle. Nothing here knows a database, a broker or a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class ClaimedMessage(NamedTuple):
+    """One row, leased to this relay. The texts are as the envelope wrote them: unparsed, untrusted."""
+
+    id: int
+    task_id: str
+    task_name: str
+    args: str
+    kwargs: str
+    options: str
+    payload: bytes | None
+    retries: int
+    schema_version: int
+    sentry_trace_id: str | None
+    sentry_baggage: str | None
+    structlog_context: str | None
+    waited: float
+    """Seconds from the row's creation to this claim, by the database's clock."""
+
+
+@dataclass(slots=True)
+class Message:
+    """What is handed to the broker: exactly what Celery would have handed to it."""
+
+    body: bytes
+    content_type: str
+    content_encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    """AMQP basic properties: delivery_mode, correlation_id, reply_to, expiration (str, ms), …"""
+    priority: int | None
+    exchange: str
+    routing_key: str
+    mandatory: bool = False
+    declare: tuple[Any, ...] = ()
+    """kombu entities that must exist before this message is published."""
+    event: Message | None = None
+    """The `task-sent` event that goes out after the message did (`task_send_sent_event`)."""
+
+
+class Receipt(NamedTuple):
+    """A publisher's answer for one message: the broker has it (`error is None`), or why not."""
+
+    index: int
+    """Position of the message in the sequence that was given to the publisher."""
+    error: Exception | None = None
+
+
+class Published(NamedTuple):
+    """The broker took responsibility for the message."""
+
+    message: ClaimedMessage
+
+
+class Retry(NamedTuple):
+    """This message failed; try it again after `delay` seconds, with one more retry spent."""
+
+    message: ClaimedMessage
+    error: str
+    delay: float
+
+
+class Dead(NamedTuple):
+    """This message can't be published, now or ever: to the dead letters."""
+
+    message: ClaimedMessage
+    error: str
+
+
+class Deferred(NamedTuple):
+    """The broker was away. Not this message's fault: again after `delay`, no retry spent."""
+
+    message: ClaimedMessage
+    error: str
+    delay: float
+
+
+Outcome = Published | Retry | Dead | Deferred
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What one tick of the relay did."""
+
+    claimed: int = 0
+    published: int = 0
+    retried: int = 0
+    dead: int = 0
+    deferred: int = 0
+    released: int = 0
+    fenced: int = 0
+    """Rows that another relay had taken over before this one could settle them."""
+    full: bool = False
+    """The claim reached its limit, so more rows are probably waiting."""
+    outage: str = ""
+    """Why the broker counts as away, if it does."""
+    duration: float = field(default=0.0, compare=False)

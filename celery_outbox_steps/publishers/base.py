@@ -1,0 +1,28 @@
+"""What the relay asks of a publisher: an answer for every message, and no surprises.
+
+A publisher never decides what a failure means (see `celery_outbox_steps.policy.classify`) and
+never retries by itself, with one exception that the AMQP publisher documents: neighbours of a
+poison message are sent again, because the broker forgot them together with the channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from celery_outbox_steps.messages import Message, Receipt
+
+
+class Publisher(Protocol):
+    """Publishes batches through the app's producer pool. Used by one thread."""
+
+    def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
+        """Yield exactly one receipt per message, in any order, within about `timeout` seconds.
+
+        Lazy: a caller that stops iterating leaves the rest unsent. A message without a receipt was
+        not handed to the broker. A lost connection is the error of every message that the broker
+        did not confirm.
+        """
+
+    def close(self) -> None:
+        """Forget channels. Connections go back to the pool."""

@@ -1,0 +1,100 @@
+"""The Store: where rows live, and the contract that every implementation keeps.
+
+The invariant behind every write: **a row belongs to the relay whose id stands in `claimed_by`
+until `claimed_until`, by the database's clock, and to nobody else.** All writes of a relay are
+fenced with its id, so one that comes late changes nothing. `tests/contract` runs one suite against
+every implementation; `celery_outbox_steps.testing.MemoryStore` is the twin without a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from celery_outbox_steps.messages import ClaimedMessage, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The three numbers behind the gauges. Counts are capped so that looking stays cheap."""
+
+    depth: int
+    dead_letters: int
+    oldest_pending_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a person wants to know of the outbox."""
+
+    depth: int
+    """Rows waiting to be published, in flight or backing off."""
+    in_flight: int
+    failing: int
+    """Rows with at least one failed attempt."""
+    dead_letters: int
+    published: int
+    """Published rows that are kept (retention)."""
+    oldest_pending_seconds: float
+    capped: bool
+    """True where a count stopped at its cap: read it as "at least"."""
+    relays: tuple[dict[str, Any], ...] = field(default=())
+    """Who holds rows: relay, rows, seconds left of the lease."""
+    top_failing: tuple[dict[str, Any], ...] = field(default=())
+    """Failing tasks: task_name, rows, last_error."""
+
+
+class Store(Protocol):
+    """One outbox table. Used by one thread; never shared between a process and its fork."""
+
+    name: str
+    """What people call it in logs and `inspect`: the database alias."""
+
+    def check(self) -> None:
+        """Raise `StoreError` with the fix where the relay could not work (no table, no driver)."""
+
+    def claim(self, limit: int, lease: float, relay_id: str) -> list[ClaimedMessage]:
+        """Lease up to `limit` due rows to `relay_id` for `lease` seconds, oldest due first.
+
+        Rows of a schema version that this package does not know are left alone. Costs O(limit),
+        whatever else the table holds. Two claims never return the same row while a lease lasts.
+        """
+
+    def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
+        """Write what became of claimed rows, all or nothing. Returns how many were fenced off.
+
+        May be repeated after an error of unknown effect: what was settled is not settled twice.
+        """
+
+    def release(self, ids: Sequence[int], relay_id: str) -> int:
+        """Give claimed rows back, due at once, retries untouched. Returns how many were ours."""
+
+    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> int:
+        """Extend the lease of rows still held, from now. Returns how many were still ours."""
+
+    def wait(self, timeout: float) -> bool:
+        """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass."""
+
+    def wake(self) -> None:
+        """End a `wait()` early. Callable from any thread, and from a signal handler."""
+
+    def sample(self) -> Sample:
+        """The gauges, cheaply."""
+
+    def stats(self, top: int = 10) -> Stats:
+        """Everything `status` shows. For people: never called per batch."""
+
+    def replay(self, ids: Sequence[int] | None = None, *, task_name: str | None = None,
+               limit: int = 1000) -> int:
+        """Move up to `limit` dead letters back into the outbox, due now, retries at 0."""
+
+    def purge_published(self, older_than: float, limit: int = 1000) -> int:
+        """Delete up to `limit` published rows that are older than so many seconds."""
+
+    def purge_dead_letters(self, older_than: float, *, task_name: str | None = None,
+                           limit: int = 1000) -> int:
+        """Delete up to `limit` dead letters that are older than so many seconds."""
+
+    def close(self) -> None:
+        """Close the connection. The next use opens it again."""
