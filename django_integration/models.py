@@ -1,0 +1,114 @@
+"""The two tables: rows on their way to the broker, and rows that could not get there.
+
+What a state means in columns is said here once, as a QuerySet method, and nowhere else. The hot
+paths (enqueue, claim, settle) write SQL of their own; see `django_integration.rows` and
+`django_integration.store`. Admin, commands and tests read through these models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models.functions import Now
+
+APP_LABEL = "celery_outbox"
+
+
+class DatabaseNow(Now):
+    """The database's clock in UTC. Django's own `Now()` follows the session's zone on MySQL."""
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+
+class StoredMessage(models.Model):
+    """The content that both tables share: the message, and what was caught around it."""
+
+    task_id = models.CharField(max_length=255, db_index=True)
+    task_name = models.CharField(max_length=255)
+    # Text and never jsonb: the message must come out byte for byte as kombu wrote it.
+    args = models.TextField()
+    kwargs = models.TextField()
+    options = models.TextField()
+    payload = models.BinaryField(null=True)
+    redacted_args = models.TextField(null=True)
+    redacted_kwargs = models.TextField(null=True)
+    created_at = models.DateTimeField(default=DatabaseNow)
+    retries = models.PositiveIntegerField(default=0)
+    schema_version = models.PositiveSmallIntegerField(default=1)
+    sentry_trace_id = models.TextField(null=True)
+    sentry_baggage = models.TextField(null=True)
+    structlog_context = models.TextField(null=True)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.task_name}[{self.task_id}]"
+
+    @property
+    def visible_args(self) -> str:
+        """The positional arguments as people may see them."""
+        return self.args if self.redacted_args is None else self.redacted_args
+
+    @property
+    def visible_kwargs(self) -> str:
+        """The keyword arguments as people may see them."""
+        return self.kwargs if self.redacted_kwargs is None else self.redacted_kwargs
+
+
+class CeleryOutboxQuerySet(models.QuerySet["CeleryOutbox"]):
+    """The states of a row, by the database's clock."""
+
+    def pending(self) -> CeleryOutboxQuerySet:
+        """Not published yet: waiting, in flight or backing off."""
+        return self.filter(due_at__isnull=False)
+
+    def due(self) -> CeleryOutboxQuerySet:
+        """Publishable now, and in nobody's hands."""
+        return self.filter(due_at__lte=DatabaseNow()).exclude(claimed_until__gte=DatabaseNow())
+
+    def in_flight(self) -> CeleryOutboxQuerySet:
+        """Leased to a relay."""
+        return self.pending().filter(claimed_until__gte=DatabaseNow())
+
+    def failing(self) -> CeleryOutboxQuerySet:
+        """At least one attempt failed, and another one will follow."""
+        return self.pending().filter(retries__gt=0)
+
+    def published(self) -> CeleryOutboxQuerySet:
+        """Published, and kept for the retention time."""
+        return self.filter(due_at__isnull=True)
+
+
+class CeleryOutbox(StoredMessage):
+    """A message that the caller's transaction committed."""
+
+    due_at = models.DateTimeField(null=True, default=DatabaseNow)
+    updated_at = models.DateTimeField(null=True)
+    # The lease stays out of every index, so that PostgreSQL can claim with HOT updates.
+    claimed_by = models.CharField(max_length=255, null=True)
+    claimed_until = models.DateTimeField(null=True)
+    last_error = models.TextField(null=True)
+    published_at = models.DateTimeField(null=True)
+
+    objects = CeleryOutboxQuerySet.as_manager()
+
+    class Meta:
+        app_label = APP_LABEL
+        db_table = "celery_outbox"
+        verbose_name = "outbox message"
+        indexes = [models.Index(fields=["due_at", "id"], name="celery_outbox_due")]
+
+
+class CeleryOutboxDeadLetter(StoredMessage):
+    """A message that could not be published, with the reason."""
+
+    dead_at = models.DateTimeField(default=DatabaseNow, db_index=True)
+    failure_reason = models.TextField()
+
+    class Meta:
+        app_label = APP_LABEL
+        db_table = "celery_outbox_dead_letter"
+        verbose_name = "dead letter"
