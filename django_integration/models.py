@@ -25,7 +25,7 @@ class DatabaseNow(Now):
 class StoredMessage(models.Model):
     """The content that both tables share: the message, and what was caught around it."""
 
-    task_id = models.CharField(max_length=255, db_index=True)
+    task_id = models.CharField(max_length=255)
     task_name = models.CharField(max_length=255)
     # Text and never jsonb: the message must come out byte for byte as kombu wrote it.
     args = models.TextField()
@@ -99,16 +99,23 @@ class CeleryOutbox(StoredMessage):
         app_label = APP_LABEL
         db_table = "celery_outbox"
         verbose_name = "outbox message"
-        indexes = [models.Index(fields=["due_at", "id"], name="celery_outbox_due")]
+        indexes = [
+            models.Index(fields=["due_at", "id"], name="celery_outbox_due"),
+            models.Index(fields=["task_id"], name="celery_outbox_task_id"),
+        ]
 
 
 class CeleryOutboxDeadLetter(StoredMessage):
     """A message that could not be published, with the reason."""
 
-    dead_at = models.DateTimeField(default=DatabaseNow, db_index=True)
+    dead_at = models.DateTimeField(default=DatabaseNow)
     failure_reason = models.TextField()
 
     class Meta:
         app_label = APP_LABEL
         db_table = "celery_outbox_dead_letter"
         verbose_name = "dead letter"
+        indexes = [
+            models.Index(fields=["dead_at"], name="celery_outbox_dl_dead_at"),
+            models.Index(fields=["task_id"], name="celery_outbox_dl_task_id"),
+        ]

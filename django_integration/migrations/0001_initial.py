@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
             name='CeleryOutboxDeadLetter',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('task_id', models.CharField(db_index=True, max_length=255)),
+                ('task_id', models.CharField(max_length=255)),
                 ('task_name', models.CharField(max_length=255)),
                 ('args', models.TextField()),
                 ('kwargs', models.TextField()),
@@ -48,19 +48,20 @@ class Migration(migrations.Migration):
                 ('sentry_trace_id', models.TextField(null=True)),
                 ('sentry_baggage', models.TextField(null=True)),
                 ('structlog_context', models.TextField(null=True)),
-                ('dead_at', models.DateTimeField(db_index=True, default=django_integration.models.DatabaseNow)),
+                ('dead_at', models.DateTimeField(default=django_integration.models.DatabaseNow)),
                 ('failure_reason', models.TextField()),
             ],
             options={
                 'verbose_name': 'dead letter',
                 'db_table': 'celery_outbox_dead_letter',
+                'indexes': [models.Index(fields=['dead_at'], name='celery_outbox_dl_dead_at'), models.Index(fields=['task_id'], name='celery_outbox_dl_task_id')],
             },
         ),
         migrations.CreateModel(
             name='CeleryOutbox',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('task_id', models.CharField(db_index=True, max_length=255)),
+                ('task_id', models.CharField(max_length=255)),
                 ('task_name', models.CharField(max_length=255)),
                 ('args', models.TextField()),
                 ('kwargs', models.TextField()),
@@ -84,7 +85,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'outbox message',
                 'db_table': 'celery_outbox',
-                'indexes': [models.Index(fields=['due_at', 'id'], name='celery_outbox_due')],
+                'indexes': [models.Index(fields=['due_at', 'id'], name='celery_outbox_due'), models.Index(fields=['task_id'], name='celery_outbox_task_id')],
             },
         ),
         migrations.RunPython(tune_storage, migrations.RunPython.noop),
