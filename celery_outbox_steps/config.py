@@ -1,0 +1,233 @@
+"""Every setting and flag of the product, in one table, and the relay's frozen view of it.
+
+`SETTINGS` is the only place that knows names, defaults, units and what values can work: the worker
+flags, Django's system checks and the reference docs are made from it. A flag beats a setting.
+`RelayConfig` is what the relay runs with; it is built once, at worker start, or not at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any
+
+from celery_outbox_steps.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value must be: `parse` returns it in its final type or raises ValueError."""
+
+    words: str
+    parse: Callable[[Any], Any]
+    flag_type: type = str
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _integer(minimum: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ValueError
+        return value
+
+    return parse
+
+
+def _seconds(minimum: float) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError
+        if not math.isfinite(value) or value < minimum:
+            raise ValueError
+        return float(value)
+
+    return parse
+
+
+def _optional(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else parse(value)
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
+
+
+def _callable_path(value: Any) -> Any:
+    return value if callable(value) else _path(value)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError  # noqa: TRY004  every wrong value is told in the same way
+    names = tuple(value)
+    if not all(isinstance(name, str) and name for name in names):
+        raise ValueError
+    return names
+
+
+BOOLEAN = Kind("True or False", _boolean, bool)
+COUNT = Kind("a whole number of at least 1", _integer(1), int)
+RETRIES = Kind("a whole number of at least 0", _integer(0), int)
+SECONDS = Kind("a number of seconds above 0, or a timedelta", _seconds(1e-3), float)
+PAUSE = Kind("a number of seconds of at least 0.01, or a timedelta", _seconds(0.01), float)
+MAYBE_SECONDS = Kind(
+    "None, a number of seconds above 0, or a timedelta", _optional(_seconds(1e-3)), float
+)
+FILE = Kind("None or a file path", _optional(_path))
+DOTTED = Kind("a dotted path", _path)
+MAYBE_DOTTED = Kind("None, a dotted path or a callable", _optional(_callable_path))
+NAMES = Kind("a list of names", _names)
+MAYBE_NAMES = Kind("None or a list of names", _optional(_names))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: `CELERY_OUTBOX_<NAME>`, `app.conf.outbox_<name>`, `--outbox-<name>`."""
+
+    name: str
+    default: Any
+    kind: Kind
+    help: str
+    flag: bool = False
+
+    @property
+    def django_name(self) -> str:
+        return f"CELERY_OUTBOX_{self.name.upper()}"
+
+    @property
+    def conf_name(self) -> str:
+        return f"outbox_{self.name}"
+
+    @property
+    def flag_name(self) -> str:
+        return f"--outbox-{self.name.replace('_', '-')}"
+
+    def parse(self, value: Any, called: str | None = None) -> Any:
+        """The value in its final type, or a `ConfigurationError` that says what would work."""
+        try:
+            return self.kind.parse(value)
+        except ValueError:
+            raise ConfigurationError(
+                f"{called or self.django_name} must be {self.kind.words}, not {value!r}."
+            ) from None
+
+
+SETTINGS = (
+    Setting("relay", False, BOOLEAN, "Run the outbox relay inside this worker.", flag=True),
+    Setting("app", None, MAYBE_DOTTED,
+            "Dotted path of the Celery app, for management commands and tests. "
+            "Default: Celery's current app."),
+    Setting("store", "django_integration.store:stores", DOTTED,
+            "Dotted path of the function that builds the Stores.", flag=True),
+    Setting("databases", None, MAYBE_NAMES,
+            "Database aliases that hold an outbox; one relay runs for each. "
+            "Default: the alias that the router names for writing."),
+    Setting("batch_size", 500, COUNT, "Rows per claim.", flag=True),
+    Setting("idle_time", 1.0, PAUSE, "Longest pause between two looks at the table, in seconds.",
+            flag=True),
+    Setting("backoff_time", 120.0, SECONDS,
+            "Delay after a message's first failure, in seconds; doubles with each further one.",
+            flag=True),
+    Setting("max_backoff", 3600.0, SECONDS, "Longest delay after a failure, in seconds.", flag=True),
+    Setting("max_retries", 5, RETRIES, "Failed attempts before a message is a dead letter.",
+            flag=True),
+    Setting("stale_timeout", 300.0, SECONDS,
+            "The lease, in seconds: when the rows of a relay that died become free again.",
+            flag=True),
+    Setting("send_timeout", 10.0, SECONDS,
+            "Longest time for publishing a batch, its confirms included, in seconds.", flag=True),
+    Setting("shutdown_timeout", 30.0, SECONDS,
+            "Longest time for the last batch on a warm shutdown, in seconds.", flag=True),
+    Setting("broker_outage_cooldown", 30.0, SECONDS,
+            "Pause after two broker outages in a row, in seconds.", flag=True),
+    Setting("liveness_file", None, FILE, "File to touch while the relay is alive.", flag=True),
+    Setting("exclude_tasks", (), NAMES,
+            "Task names and fnmatch patterns that bypass the outbox."),
+    Setting("require_transaction", False, BOOLEAN,
+            "Refuse calls outside of a transaction instead of warning."),
+    Setting("notify", True, BOOLEAN, "Wake the relay with PostgreSQL's LISTEN/NOTIFY.", flag=True),
+    Setting("declare", True, BOOLEAN,
+            "Declare the queues of a message before it is published.", flag=True),
+    Setting("retention", None, MAYBE_SECONDS,
+            "Keep published rows for so many seconds. Default: deleted at once.", flag=True),
+    Setting("dlq_retention", None, MAYBE_SECONDS,
+            "How old dead letters get before a purge removes them, in seconds. Default: forever."),
+    Setting("redactor", None, MAYBE_DOTTED,
+            "Dotted path of `(task_name, args, kwargs) -> (args, kwargs)`: what people may see."),
+    Setting("structlog_enabled", True, BOOLEAN, "Catch structlog's context variables."),
+    Setting("structlog_context_keys", None, MAYBE_NAMES,
+            "Catch only these context variables. Default: all."),
+    Setting("metrics", None, MAYBE_DOTTED, 'Metrics sink: a dotted path, or "datadog".', flag=True),
+    Setting("sample_interval", 15.0, SECONDS,
+            "Seconds between two looks at the table for the gauges.", flag=True),
+)
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def read(conf: Mapping[str, Any], name: str) -> Any:
+    """The validated value of one setting from a Celery configuration."""
+    setting = BY_NAME[name]
+    return setting.parse(conf.get(setting.conf_name, setting.default))
+
+
+def nearest(name: str) -> str | None:
+    """The known setting that an unknown `CELERY_OUTBOX_*` name was probably meant to be."""
+    known = [setting.django_name for setting in SETTINGS]
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayConfig:
+    """What the relay runs with. Times in seconds."""
+
+    batch_size: int = 500
+    idle_time: float = 1.0
+    backoff_time: float = 120.0
+    max_backoff: float = 3600.0
+    max_retries: int = 5
+    stale_timeout: float = 300.0
+    send_timeout: float = 10.0
+    shutdown_timeout: float = 30.0
+    broker_outage_cooldown: float = 30.0
+    liveness_file: str | None = None
+    declare: bool = True
+    sample_interval: float = 15.0
+
+    @classmethod
+    def from_app(cls, app: Any, flags: Mapping[str, Any] | None = None) -> RelayConfig:
+        """Flags (named `outbox_<name>`, None = not given) over settings over defaults."""
+        flags = flags or {}
+        values = {}
+        for setting in (BY_NAME[field.name] for field in fields(cls)):
+            given = flags.get(setting.conf_name)
+            if given is None:
+                values[setting.name] = read(app.conf, setting.name)
+            else:
+                values[setting.name] = setting.parse(given, setting.flag_name)
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        if self.stale_timeout <= self.send_timeout:
+            raise ConfigurationError(
+                f"CELERY_OUTBOX_STALE_TIMEOUT ({self.stale_timeout:g} s) must be longer than "
+                f"CELERY_OUTBOX_SEND_TIMEOUT ({self.send_timeout:g} s): another relay would take "
+                "over a batch that is still being sent, and publish it twice."
+            )
+        if self.max_backoff < self.backoff_time:
+            raise ConfigurationError(
+                f"CELERY_OUTBOX_MAX_BACKOFF ({self.max_backoff:g} s) must not be shorter than "
+                f"CELERY_OUTBOX_BACKOFF_TIME ({self.backoff_time:g} s)."
+            )
