@@ -32,7 +32,7 @@ SUITES = {
 }
 SERVICE_MARKS = ("postgresql", "mysql", "rabbitmq", "redis")
 _counts: dict[str, Counter[str]] = defaultdict(Counter)
-_seconds: Counter[str] = Counter()
+_seconds: defaultdict[str, float] = defaultdict(float)
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,14 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import Service, finder
+from . import Service, address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOUND = "docker compose"
 _COMPOSE = Path(__file__).with_name("compose.yaml")
-_PORTS = finder.STANDARD_PORTS
+_PORTS = address.STANDARD_PORTS
 
 
 def possible() -> bool:
@@ -33,8 +33,8 @@ def start(name: str, say: Callable[[str], None]) -> Service:
     say(f"starting {name} with docker compose")
     _compose("up", "--detach", "--wait", name)
     port = int(_compose("port", name, str(_PORTS[name])).rsplit(":", 1)[1])
-    service = finder.at_port(name, port)
-    version = finder.ask(service)
+    service = address.at_port(name, port)
+    version = address.ask(service)
     return Service(**{**vars(service), "version": version, "found": FOUND})
 
 

@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from . import TITLES, Service, handshake
+from . import TITLES, Service, debian, docker, private
+from .address import STANDARD_PORTS, ask, at_port
 from .handshake import HandshakeError
 
 Say = Callable[[str], None]
-STANDARD_PORTS = {"postgres": 5432, "mysql": 3306, "rabbitmq": 5672, "redis": 6379}
 
 
 class MissingServiceError(Exception):
@@ -24,21 +24,16 @@ class MissingServiceError(Exception):
 
 def find(name: str) -> Service:
     """The service that is there already, or `MissingServiceError` with the reason."""
-    from . import private  # it needs `ask` from here
-
     ordered = _from_environment(name)
     if ordered is not None:
         return _ask_or_explain(*ordered)
     for started in private.started(name):
         return started
-    host, port, url = "127.0.0.1", STANDARD_PORTS[name], _url(name, STANDARD_PORTS[name])
-    return _ask_or_explain(Service(name, host, port, url=url), "no server on the standard port")
+    return _ask_or_explain(at_port(name, STANDARD_PORTS[name]), "the standard port")
 
 
 def provide(name: str, say: Say, *, only_private: bool = False, install: bool = True) -> Service:
     """`find`, and else start: our own server, installed first if need be, or Docker's."""
-    from . import debian, docker, private
-
     reasons = []
     if not only_private:
         try:
@@ -60,22 +55,6 @@ def provide(name: str, say: Say, *, only_private: bool = False, install: bool = 
                 reasons.append(str(error))
     reasons.append(_advice(name))
     raise MissingServiceError("; ".join(reasons))
-
-
-def ask(service: Service, timeout: float = 5.0) -> str:
-    """One handshake with it: the version, or `HandshakeError`."""
-    if service.name == "postgres":
-        user = os.environ.get("PGUSER", "postgres")
-        return handshake.postgres(service.host, service.port, user, timeout)
-    if service.name == "mysql":
-        return handshake.mysql(service.host, service.port, timeout=timeout)
-    shake = handshake.rabbitmq if service.name == "rabbitmq" else handshake.redis
-    return shake(service.url, timeout=timeout)
-
-
-def at_port(name: str, port: int) -> Service:
-    """The description of a server of ours on this machine."""
-    return Service(name, "127.0.0.1", port, url=_url(name, port))
 
 
 def _from_environment(name: str) -> tuple[Service, str] | None:
@@ -105,20 +84,10 @@ def _ask_or_explain(service: Service, context: str) -> Service:
 
 
 def _installed(name: str, say: Say) -> Service:
-    from . import debian, private
-
     debian.install(debian.SERVERS[name], say)
     return private.start(name, say=say, found="installed and started")
 
 
 def _advice(name: str) -> str:
-    from . import debian
-
     packages = " ".join(debian.SERVERS[name])
     return f"to have one: install {packages}, start Docker, or set the variables for a server"
-
-
-def _url(name: str, port: int) -> str:
-    if name == "rabbitmq":
-        return f"amqp://guest:guest@127.0.0.1:{port}//"
-    return f"redis://127.0.0.1:{port}/0" if name == "redis" else ""

@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import HOME, Service, finder, programs, recipes
+from . import HOME, Service, address, programs, recipes
 from .handshake import HandshakeError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def start(
     note.mkdir(parents=True)
     owner = programs.unprivileged_user(*recipes.USERS[name])
     data = _data_directory(note, owner)
-    service = replace(finder.at_port(name, port), found=found, directory=str(note))
+    service = replace(address.at_port(name, port), found=found, directory=str(note))
     say(f"starting a private {name} on port {port}" + (f" as user {owner}" if owner else ""))
     try:
         for process in recipes.start(name, port, data, owner):
@@ -62,15 +62,14 @@ def start(
 
 
 def started(name: str | None = None, home: Path | None = None) -> list[Service]:
-    """Private servers that still answer."""
+    """Private servers that still answer. Without process ids: whoever started them stops them."""
     found = []
-    for note in sorted((home or HOME).glob(f"{name or '*'}-*/service.json")):
-        content = json.loads(note.read_text())
-        service = Service(**{**content["service"], "pids": tuple(content["service"]["pids"])})
+    for service in _notes(home or HOME, name or "*"):
         try:
-            found.append(replace(service, version=finder.ask(service)))
+            version = address.ask(service)
         except HandshakeError:
             continue
+        found.append(replace(service, version=version, pids=(), found="private, already running"))
     return found
 
 
@@ -87,13 +86,10 @@ def stop(service: Service) -> None:
 
 def stop_all(home: Path | None = None) -> list[Service]:
     """Stop every private server that has a note, also one that no longer answers."""
-    stopped = []
-    for note in sorted((home or HOME).glob("*/service.json")):
-        content = json.loads(note.read_text())["service"]
-        service = Service(**{**content, "pids": tuple(content["pids"])})
+    services = _notes(home or HOME)
+    for service in services:
         stop(service)
-        stopped.append(service)
-    return stopped
+    return services
 
 
 def alive(pid: int) -> bool:
@@ -121,6 +117,12 @@ def _data_directory(note: Path, owner: str | None) -> Path:
     return data
 
 
+def _notes(home: Path, name: str = "*") -> list[Service]:
+    files = sorted(home.glob(f"{name}-*/service.json"))
+    contents = [json.loads(file.read_text())["service"] for file in files]
+    return [Service(**{**content, "pids": tuple(content["pids"])}) for content in contents]
+
+
 def _write(note: Path, service: Service, data: Path) -> None:
     births = {str(pid): _birth(pid) for pid in service.pids}
     content = {"service": asdict(service), "data": str(data), "births": births}
@@ -131,7 +133,7 @@ def _when_it_answers(service: Service, process: subprocess.Popen[bytes], data: P
     deadline = time.monotonic() + START_TIMEOUT
     while True:
         try:
-            return replace(service, version=finder.ask(service, timeout=2.0))
+            return replace(service, version=address.ask(service, timeout=2.0))
         except HandshakeError as error:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(_failure(service, process, error, data)) from error

@@ -1,0 +1,60 @@
+# `make test` needs nothing but Python 3.10 and make: it builds .venv, finds or starts the
+# services and says in the end what ran against what. `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_PROGRESS_BAR := off
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help test unit lint format services status services-down venv clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort \
+		| awk 'BEGIN {FS = ":.*## "} {printf "  make %-14s %s\n", $$1, $$2}'
+
+test: $(STAMP) ## Everything: services, lint, types, imports, all tests, a summary (ARGS= for pytest)
+	@$(BIN)/python -m tests.services.suite $(ARGS)
+
+unit: $(STAMP) ## The fast tests: no database, no broker
+	@$(BIN)/python -m pytest -q tests/unit $(ARGS)
+
+lint: $(STAMP) ## Lint, formatting, types and import rules, without changing anything
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code and apply the safe lint fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+services: ## Find or start the test services and print their variables (NAMES= for some)
+	@$(PYTHON) -m tests.services up $(NAMES)
+
+status: ## Say which services answer, and where
+	@$(PYTHON) -m tests.services status
+
+services-down: ## Stop the services that we started
+	@$(PYTHON) -m tests.services down
+
+venv: $(STAMP) ## Build or refresh .venv
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m tests.services packages
+	@echo "venv: installing the package and the groups test and lint into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --editable . --group test --group lint
+	@touch $@
+
+clean: services-down ## Stop our services, remove .venv, caches and build results
+	rm -rf $(VENV) .services build dist htmlcov site .coverage
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf *.egg-info

@@ -1,0 +1,208 @@
+"""The whole suite in one command: services, lint, types, imports, tests, and a summary.
+
+`make test` runs this. Every stage runs even if one before it failed; the exit status is
+non-zero if any did. What we started is stopped in the end, however it ends, unless
+KEEP_SERVICES=1. The last line is pytest's own closing line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import (
+    HOME,
+    NAMES,
+    PROGRAMS,
+    ROOT,
+    TITLES,
+    Service,
+    debian,
+    docker,
+    finder,
+    private,
+    programs,
+)
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+BIN = Path(sys.executable).parent
+STAGES: dict[str, list[str | Path]] = {
+    "lint": [BIN / "ruff", "check", "."],
+    "format": [BIN / "ruff", "format", "--check", "."],
+    "types": [BIN / "mypy"],
+    "imports": [BIN / "lint-imports"],
+}
+SUITES = ("unit", "services", "contract", "integration", "acceptance")
+_CLOSING = re.compile(r"^=+ (.* in [\d.]+s.*?) =+$")
+
+
+@dataclass
+class Result:
+    """How one stage ended, in words and as a verdict."""
+
+    name: str
+    passed: bool
+    text: str
+
+
+class Suite:
+    """Services first, then the stages, then the summary."""
+
+    def __init__(self, pytest_arguments: list[str]) -> None:
+        self.pytest_arguments = pytest_arguments
+        self.services: list[Service] = []
+        self.programs: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self.results: list[Result] = []
+        self.closing = "pytest did not get to its closing line"
+
+    def run(self) -> int:
+        try:
+            self._provide()
+            self._check()
+            self._test()
+        finally:
+            self._stop()
+        self._summary()
+        return 0 if all(result.passed for result in self.results) else 1
+
+    def _provide(self) -> None:
+        only_private = os.environ.get("PRIVATE_SERVICES") == "1"
+        for name in NAMES:
+            try:
+                found = finder.provide(name, _say, only_private=only_private)
+            except finder.MissingServiceError as error:
+                self.missing[TITLES[name]] = str(error)
+                continue
+            self.services.append(found)
+            os.environ.update(found.environment())
+            _say(f"{TITLES[name]} {found.version} at {found.address} ({found.found})")
+        for name in PROGRAMS:
+            self._provide_program(name)
+        in_ci = bool(os.environ.get("CI"))
+        if self.missing and in_ci:
+            self.results.append(
+                Result("all services", False, f"missing: {', '.join(self.missing)}")
+            )
+
+    def _provide_program(self, name: str) -> None:
+        try:
+            path = debian.install_program(name, _say)
+        except RuntimeError as error:
+            path = None
+            _say(str(error))
+        if path is None:
+            self.missing[name] = "the program is not installed"
+        else:
+            self.programs[name] = f"{programs.version_of(path)}, {path}"
+
+    def _check(self) -> None:
+        for name, command in STAGES.items():
+            _headline(name)
+            began = time.monotonic()
+            status = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
+            seconds = time.monotonic() - began
+            text = f"{'FAILED' if status.returncode else 'passed'} in {seconds:.1f} s"
+            self.results.append(Result(name, not status.returncode, text))
+
+    def _test(self) -> None:
+        _headline("tests")
+        HOME.mkdir(exist_ok=True)
+        report = HOME / f"report-{os.getpid()}.json"
+        environment = {**os.environ, "OUTBOX_TEST_REPORT": str(report), "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "pytest", *self.pytest_arguments]
+        with subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            self._echo(process)
+        suites = json.loads(report.read_text()) if report.exists() else {}
+        report.unlink(missing_ok=True)
+        for name in [*SUITES, *sorted(set(suites) - set(SUITES))]:
+            self.results.append(_suite_result(name, suites.get(name)))
+        if process.returncode:
+            self.results.append(Result("pytest", False, f"exit status {process.returncode}"))
+
+    def _echo(self, process: subprocess.Popen[str]) -> None:
+        """Pass pytest's output on as it comes, and remember its closing line."""
+        if process.stdout is None:
+            return
+        try:
+            for text in process.stdout:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+                if _CLOSING.match(text.rstrip()):
+                    self.closing = text.rstrip()
+        except BaseException:
+            process.terminate()
+            raise
+
+    def _stop(self) -> None:
+        if os.environ.get("KEEP_SERVICES") == "1":
+            return
+        for service in self.services:
+            if service.pids:
+                private.stop(service)
+        if any(service.found == docker.FOUND for service in self.services):
+            docker.stop()
+
+    def _summary(self) -> None:
+        _headline("summary")
+        for service in self.services:
+            print(
+                f"{TITLES[service.name]:<14} {service.version} at {service.address}, {service.found}"
+            )
+        for name, text in self.programs.items():
+            print(f"{name:<14} {text}")
+        for name, reason in self.missing.items():
+            consequence = "a failure in CI" if os.environ.get("CI") else "its tests were SKIPPED"
+            print(f"{name:<14} MISSING, {consequence}: {reason}")
+        print()
+        for result in self.results:
+            print(f"{'ok  ' if result.passed else 'FAIL'} {result.name:<14} {result.text}")
+        print(f"\n{self.closing}", flush=True)
+
+
+def _suite_result(name: str, tally: dict[str, float] | None) -> Result:
+    if not tally:
+        return Result(name, True, "no tests ran")
+    seconds = tally.pop("seconds")
+    text = ", ".join(f"{int(count)} {outcome}" for outcome, count in sorted(tally.items()))
+    return Result(name, not {"failed", "errors"} & set(tally), f"{text} in {seconds:.1f} s")
+
+
+def _say(text: str) -> None:
+    print(f"services: {text}", flush=True)
+
+
+def _headline(text: str) -> None:
+    print(f"\n--- {text} {'-' * (72 - len(text))}", flush=True)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends us as Ctrl-C does: with what we started stopped."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        sys.exit(Suite(sys.argv[1:]).run())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; what was started has been stopped")
