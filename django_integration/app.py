@@ -1,0 +1,134 @@
+"""`OutboxCelery`: a Celery app whose task calls become rows in the caller's transaction.
+
+Celery's own `send_task` builds the message: routing, headers, stamps, parent ids, signals. It is
+given a producer that captures instead of publishing, and what it captured is stored. Nothing of
+Celery's signature is restated here, so nothing of it can be lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from celery import Celery, signals
+from kombu.exceptions import OperationalError
+
+from celery_outbox_steps.options import install
+from django_integration.capture import CapturingProducer
+from django_integration.conf import django_settings
+from django_integration.registry import OutboxTaskRegistry, publishing_directly
+
+_SEND_TASK = inspect.signature(Celery.send_task)
+_NAME_ARGS_KWARGS = 3
+
+
+class OutboxCelery(Celery):  # type: ignore[misc]
+    """Use it in place of `Celery`. Calls are stored; a worker with `--outbox-relay` publishes."""
+
+    registry_cls = OutboxTaskRegistry
+
+    def on_init(self) -> None:
+        super().on_init()
+        self.add_defaults(django_settings)
+        install(self)
+        for beat_starts in (signals.beat_init, signals.beat_embedded_init):
+            beat_starts.connect(self._on_beat, weak=True)
+
+    @functools.cached_property
+    def outbox(self) -> Any:
+        """The enqueue side: reads the settings at the first call, when Django is configured."""
+        from django_integration.enqueue import Enqueuer
+
+        return Enqueuer(self)
+
+    def send_task(self, *args: Any, **kwargs: Any) -> Any:
+        """Store the call; same arguments as Celery's, and `outbox_using` for a database alias."""
+        using = kwargs.pop("outbox_using", None)
+        if len(args) > _NAME_ARGS_KWARGS:  # an old-fashioned call: give its arguments their names
+            kwargs = _SEND_TASK.bind(self, *args, **kwargs).arguments
+            kwargs |= kwargs.pop("options", {})
+            args = (kwargs.pop("self"),)[1:]
+        name = kwargs["name"] if "name" in kwargs else args[0] if args else ""
+        if publishing_directly.get():
+            return self._send_directly(name, using, args, kwargs)
+        if self.outbox.excludes(name):
+            return super().send_task(*args, **kwargs)
+        producer, result = self._capture(args, kwargs)
+        self.outbox.store(name, result.id, producer, using)
+        return result
+
+    async def asend_task(self, *args: Any, **kwargs: Any) -> Any:
+        """`send_task` for async code."""
+        return await sync_to_async(self.send_task)(*args, **kwargs)
+
+    def outbox_bulk(self) -> AbstractContextManager[None]:
+        """Gather the calls of a `with` block and store them in one INSERT at its end."""
+        bulk: AbstractContextManager[None] = self.outbox.bulk()
+        return bulk
+
+    @contextmanager
+    def producer_or_acquire(self, producer: Any = None) -> Iterator[Any]:
+        """As Celery's. Groups and chord headers take one producer for all of their sends, which
+        makes this the place to gather those for one INSERT.
+        """
+        if producer is not None:
+            yield producer
+            return
+        with self.outbox_bulk(), super().producer_or_acquire() as acquired:
+            yield acquired
+
+    @property
+    def backend(self) -> Any:
+        """As Celery's, but a captured message makes it neither connect nor subscribe."""
+        backend = super().backend
+        if "on_task_call" not in vars(backend):
+            backend.on_task_call = _unless_captured(backend)
+        return backend
+
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Let Celery build the message. A producer or connection of the caller's has no part in it."""
+        for name in ("producer", "publisher", "connection"):
+            kwargs.pop(name, None)
+        producer = CapturingProducer(self._outbox_connection)
+        return producer, super().send_task(*args, producer=producer, **kwargs)
+
+    def _send_directly(
+        self, name: str, using: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A retry or replacement. With the broker away it is stored, outside of any transaction."""
+        try:
+            return super().send_task(*args, **kwargs)
+        except OperationalError:
+            producer, result = self._capture(args, kwargs)
+            self.outbox.store_apart(name, result.id, producer, using)
+            return result
+
+    @functools.cached_property
+    def _outbox_connection(self) -> Any:
+        """Never connected: captured messages and tracing libraries ask it about the transport."""
+        return self.connection_for_write()
+
+    def _on_beat(self, sender: Any = None, **_: Any) -> None:
+        self.outbox.in_beat = True
+
+
+def _unless_captured(backend: Any) -> Any:
+    """The backend's own `on_task_call`, but not for a message that is only captured.
+
+    The rpc backend would declare its reply queue; the relay does that, before it publishes.
+    """
+    original = backend.on_task_call
+
+    @functools.wraps(original)
+    def on_task_call(producer: Any, task_id: str) -> Any:
+        if not isinstance(producer, CapturingProducer):
+            return original(producer, task_id)
+        if hasattr(backend, "binding"):
+            producer.also_declare(backend.binding)
+        return None
+
+    return on_task_call

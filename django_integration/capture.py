@@ -1,0 +1,113 @@
+"""The capturing producer: it takes the place of the pool's producer and keeps what it is handed.
+
+Celery builds the message and calls `publish()`; kombu serialises, compresses and asks its channel
+to send. Both do so unmodified: only the channel is ours, and it sends nothing. What the transport
+would refuse to encode is refused here, with the transport's own error, before there is a row.
+The next step of the path is `django_integration.enqueue`.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kombu import Exchange, Producer
+
+from celery_outbox_steps.messages import Message
+
+_NO_EXCHANGE = Exchange("")
+_INT64 = range(-(2**63), 2**63)
+_SIMPLE = (str, bool, type(None))
+
+
+class CapturingProducer(Producer):  # type: ignore[misc]
+    """One per call: after `send_task` its `messages` are the task and perhaps its event."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(None, exchange=_NO_EXCHANGE, auto_declare=False)
+        self.__connection__ = connection
+        self.channel = self
+        self.messages: list[Message] = []
+        self.body: Any = None
+        self._declared: list[Any] = []
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        """Let kombu do all of its work; only `retry` needs a connection, and there is none."""
+        if self.body is None:
+            self.body = body
+        return super().publish(body, **dict(options, retry=False))
+
+    def maybe_declare(self, entity: Any, *_: Any, **__: Any) -> None:
+        """Remember what the relay has to declare."""
+        self._declared.append(entity)
+
+    def also_declare(self, entity: Any) -> None:
+        """Declare one more entity with the message: the reply queue of the rpc backend."""
+        self._declared.append(entity)
+
+    def revive(self, channel: Any) -> None:
+        """Nothing to revive: there is no connection that could have been lost."""
+
+    # The channel's side, as kombu's Producer calls it.
+
+    def prepare_message(
+        self, body: Any, priority: Any = None, content_type: Any = None,
+        content_encoding: Any = None, headers: Any = None, properties: Any = None,
+    ) -> Message:
+        """Keep the parts as they are; kombu may still change them until they are sent."""
+        return Message(body, content_type, content_encoding, headers, properties, priority, "", "")
+
+    def basic_publish(
+        self, message: Message, exchange: str = "", routing_key: str = "",
+        mandatory: bool = False, **_: Any,  # noqa: FBT001, FBT002  kombu's signature
+    ) -> None:
+        """Complete the message and keep it, if the transport would have taken it."""
+        message.exchange, message.routing_key, message.mandatory = exchange, routing_key, mandatory
+        message.declare, self._declared = tuple(self._declared), []
+        if isinstance(message.body, str):
+            message.body = message.body.encode(message.content_encoding or "utf-8")
+        if self.__connection__.transport.driver_type == "amqp" and not _is_simple(message):
+            _encode_for_amqp(message)
+        self.messages.append(message)
+
+
+def _is_simple(message: Message) -> bool:
+    """Whether AMQP can surely encode it: so for nearly every message, in a few microseconds."""
+    properties = message.properties
+    return (
+        _fits(message.routing_key) and _fits(message.exchange)
+        and isinstance(message.priority, int) and 0 <= message.priority <= 255
+        and properties.keys() <= {"correlation_id", "reply_to", "delivery_mode", "expiration"}
+        and _fits(properties.get("correlation_id")) and _fits(properties.get("reply_to"))
+        and all(_fits(name) and _is_simple_value(name, value)
+                for name, value in message.headers.items())
+    )
+
+
+def _fits(text: Any) -> bool:
+    """A short string of AMQP: at most 255 bytes. None and '' are written alike."""
+    return text is None or (isinstance(text, str) and len(text) <= 63)
+
+
+def _is_simple_value(name: str, value: Any) -> bool:
+    if isinstance(value, _SIMPLE):
+        return True
+    if isinstance(value, int):
+        return value in _INT64
+    return not value or (name == "timelimit" and value == [None, None])
+
+
+def _encode_for_amqp(message: Message) -> None:
+    """Write the frames to nowhere, so that py-amqp raises what it would raise on sending."""
+    from amqp import Message as AmqpMessage
+    from amqp.method_framing import frame_writer
+    from amqp.serialization import dumps
+
+    nowhere = SimpleNamespace(frame_max=131072, write=lambda _: None)
+    arguments = dumps("Bssbb", (0, message.exchange, message.routing_key, False, False))
+    content = AmqpMessage(
+        message.body, priority=message.priority, content_type=message.content_type,
+        content_encoding=message.content_encoding, application_headers=message.headers,
+        **message.properties,
+    )
+    frame_writer(nowhere, nowhere)(1, 1, (60, 40), arguments, content)

@@ -1,0 +1,243 @@
+"""Enqueue: a captured message becomes a row in the caller's own transaction, or none at all.
+
+Decides which calls bypass the outbox, which database a row belongs to and whether it may be written
+outside of a transaction. Gathers the rows of `outbox_bulk()` and groups for one INSERT. After the
+commit it rings the relay's bell and counts. The next step of the path is the relay's claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import fnmatch
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.imports import symbol_by_name
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connections, router
+from kombu.utils.json import loads
+
+from celery_outbox_steps import bell, metrics
+from celery_outbox_steps.config import read
+from celery_outbox_steps.envelope import Sealed, seal
+from celery_outbox_steps.errors import ConfigurationError, OutboxError
+from django_integration import context, signals
+from django_integration.redaction import Redactor, redact
+from django_integration.rows import Row, insert
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_integration.capture import CapturingProducer
+
+logger = logging.getLogger("celery_outbox")
+
+NOTIFY_INTERVAL = 0.05
+"""Seconds between two NOTIFYs of a process: each takes a global lock in PostgreSQL at commit."""
+
+USE_ASEND_TASK = (
+    "A task can't be stored from inside a running event loop, because Django's database access "
+    "would block it. Use `await app.asend_task(name, args, kwargs)` here, or make the call from "
+    "`sync_to_async`."
+)
+
+
+class TransactionRequired(OutboxError, RuntimeError):
+    """A task was called outside of a transaction, and `require_transaction` forbids that."""
+
+
+class Gathering:
+    """The rows of one `outbox_bulk()` block, until it ends."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Row]] = {}
+        self._depths = {c.alias: _depth(c) for c in connections.all(initialized_only=True)}
+
+    def takes(self, connection: BaseDatabaseWrapper) -> bool:
+        """Only calls of the block's own transaction level can wait for its end.
+
+        An inner `atomic()` may be rolled back alone, and then its rows must go with it.
+        """
+        return _depth(connection) == self._depths.get(connection.alias, 0)
+
+    def add(self, alias: str, rows: list[Row]) -> None:
+        self.rows.setdefault(alias, []).extend(rows)
+
+
+def _depth(connection: BaseDatabaseWrapper) -> int:
+    return len(connection.savepoint_ids) + 1 if connection.in_atomic_block else 0
+
+
+class Enqueuer:
+    """The enqueue side of one app, with its settings read and validated once."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._require_transaction = read(app.conf, "require_transaction")
+        self._notify = read(app.conf, "notify")
+        self._redactor = _redactor(read(app.conf, "redactor"))
+        self._sink = metrics.sink_for(app)
+        names = read(app.conf, "exclude_tasks")
+        self._excluded = frozenset(names)
+        self._patterns = [name for name in names if any(sign in name for sign in "*?[")]
+        keys = read(app.conf, "structlog_context_keys")
+        self._catch = partial(
+            context.catch, structlog=read(app.conf, "structlog_enabled"),
+            keys=None if keys is None else frozenset(keys),
+        )
+        self._warned: set[str] = set()
+        self._notified: dict[str, float] = {}
+        self._gathering: ContextVar[Gathering | None] = ContextVar("gathering", default=None)
+        self.in_beat = False
+
+    def excludes(self, task_name: str) -> bool:
+        """Whether `CELERY_OUTBOX_EXCLUDE_TASKS` sends this task directly to the broker."""
+        return task_name in self._excluded or any(
+            fnmatch.fnmatchcase(task_name, pattern) for pattern in self._patterns
+        )
+
+    def store(
+        self, task_name: str, task_id: str, producer: CapturingProducer, using: str | None
+    ) -> None:
+        """Write the captured message as a row, now or at the end of the current bulk."""
+        connection = connections[using or write_alias()]
+        self._check_transaction(connection, task_name)
+        row = self._row(task_name, task_id, producer)
+        gathering = self._gathering.get()
+        if gathering is not None and gathering.takes(connection):
+            gathering.add(connection.alias, [row])
+        else:
+            self._write(connection, [row])
+
+    def store_apart(
+        self, task_name: str, task_id: str, producer: CapturingProducer, using: str | None
+    ) -> None:
+        """Write the row on a connection of its own, whatever becomes of the caller's transaction."""
+        connection = connections.create_connection(using or write_alias())
+        try:
+            self._write(connection, [self._row(task_name, task_id, producer)])
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def bulk(self) -> Iterator[None]:
+        """Gather the calls of a block. Nothing is written if it raises."""
+        outer, own = self._gathering.get(), Gathering()
+        token = self._gathering.set(own)
+        try:
+            yield
+        finally:
+            self._gathering.reset(token)
+        for alias, rows in own.rows.items():
+            if outer is not None and outer.takes(connections[alias]):
+                outer.add(alias, rows)
+            else:
+                self._write(connections[alias], rows)
+
+    def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
+        if connection.in_atomic_block or self.in_beat or self._app.current_worker_task:
+            return
+        if self._require_transaction:
+            raise TransactionRequired(
+                f"{task_name} was called outside of a transaction on database "
+                f"{connection.alias!r}. Call it inside transaction.atomic(), or unset "
+                "CELERY_OUTBOX_REQUIRE_TRANSACTION."
+            )
+        if task_name not in self._warned:
+            self._warned.add(task_name)
+            logger.warning(
+                "celery_outbox_not_in_transaction: %s was called outside of a transaction on "
+                "database %r. It is stored durably, but not together with your data. Said once "
+                "per task name.", task_name, connection.alias,
+                extra={"event": "celery_outbox_not_in_transaction", "task_name": task_name,
+                       "database": connection.alias},
+            )
+
+    def _row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
+        sealed = _seal(producer)
+        redacted = self._redact(task_name, sealed, producer.body) if self._redactor else (None, None)
+        return Row(_column(task_id), _column(task_name), *sealed, *redacted, *self._catch())
+
+    def _redact(self, task_name: str, sealed: Sealed, body: Any) -> tuple[str, str]:
+        """The redactor gets copies: it may change what it is given, and the caller must not see it."""
+        if self._redactor is None:
+            raise AssertionError
+        if sealed.payload is None:
+            return redact(self._redactor, task_name, loads(sealed.args), loads(sealed.kwargs))
+        args, kwargs = _arguments(body)
+        copied = partial(_with_copies, self._redactor)
+        return redact(copied, task_name, args, kwargs)
+
+    def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
+        alias = connection.alias
+        since = time.monotonic() - self._notified.get(alias, float("-inf"))
+        notify = self._notify and since >= NOTIFY_INTERVAL
+        try:
+            insert(connection, rows, notify=notify)
+        except SynchronousOnlyOperation as exc:
+            raise SynchronousOnlyOperation(USE_ASEND_TASK) from exc
+        for row in rows:
+            signals.emit(signals.outbox_message_created, type(self._app),
+                         task_id=row.task_id, task_name=row.task_name)
+        if connection.in_atomic_block or connection.get_autocommit():
+            names = Counter(row.task_name for row in rows)
+            connection.on_commit(partial(self._committed, alias, names, notify), robust=True)
+
+    def _committed(self, alias: str, names: Counter[str], notified: bool) -> None:  # noqa: FBT001
+        if notified:  # counted only now: a NOTIFY that is not committed wakes nobody
+            self._notified[alias] = time.monotonic()
+        bell.ring(alias)
+        if self._sink is not None:
+            for name, count in names.items():
+                self._sink.increment("messages.enqueued", count, {"task_name": name})
+
+
+def write_alias() -> str:
+    """The database that the router names for writing the outbox."""
+    from django_integration.models import CeleryOutbox
+
+    return router.db_for_write(CeleryOutbox)
+
+
+def _seal(producer: CapturingProducer) -> Sealed:
+    message = producer.messages[0]
+    if len(producer.messages) > 1:
+        message.event = producer.messages[1]
+    # Protocol 2 has the times and the reprs in the headers, protocol 1 in the body.
+    fields = message.headers if "id" in message.headers else producer.body
+    args, kwargs = _arguments(producer.body)
+    return seal(
+        message,
+        argsrepr=fields.get("argsrepr") or repr(args),
+        kwargsrepr=fields.get("kwargsrepr") or repr(kwargs),
+        eta=fields.get("eta"),
+        expires=fields.get("expires"),
+    )
+
+
+def _arguments(body: Any) -> tuple[Any, Any]:
+    return (body["args"], body["kwargs"]) if isinstance(body, dict) else (body[0], body[1])
+
+
+def _with_copies(redactor: Redactor, task_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    return redactor(task_name, copy.deepcopy(args), copy.deepcopy(kwargs))
+
+
+def _column(text: str) -> str:
+    """For looking up only, so it may be cut; the message has the name and id in full."""
+    return str(text)[:255].encode("utf-8", "backslashreplace").decode().replace("\x00", "")[:255]
+
+
+def _redactor(chosen: Any) -> Redactor | None:
+    try:
+        return symbol_by_name(chosen) if isinstance(chosen, str) else chosen
+    except (ImportError, AttributeError) as exc:
+        raise ConfigurationError(
+            f"CELERY_OUTBOX_REDACTOR = {chosen!r} can't be imported: {exc}."
+        ) from exc

@@ -1,0 +1,70 @@
+"""What people may see of a message's arguments. The message itself is never touched.
+
+A redactor is `(task_name, args, kwargs) -> (args, kwargs)`. It is asked for the task and for every
+signature inside of its arguments (chord bodies, chunks, callbacks), each under its own task name.
+If it fails, people see a placeholder and never the original, and the enqueue goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kombu.utils.json import loads
+
+from celery_outbox_steps.envelope import PLAIN_EMBED
+
+logger = logging.getLogger("celery_outbox")
+
+Redactor = Callable[[str, Any, Any], tuple[Any, Any]]
+PLACEHOLDER = "[the redactor failed]"
+
+
+def redact(redactor: Redactor, task_name: str, args: Any, kwargs: Any) -> tuple[str, str]:
+    """Redacted args and kwargs as text."""
+    try:
+        seen_args, seen_kwargs = redactor(task_name, args, kwargs)
+        return _text(_nested(redactor, seen_args)), _text(_nested(redactor, seen_kwargs))
+    except Exception as exc:  # noqa: BLE001  users' code, and it must not block an enqueue
+        logger.warning(
+            "celery_outbox_redactor_failed: %s for task %s; its arguments are hidden",
+            type(exc).__name__, task_name,
+            extra={"event": "celery_outbox_redactor_failed", "task_name": task_name},
+        )
+        return _text(PLACEHOLDER), _text(PLACEHOLDER)
+
+
+def visible_options(options: str, redactor: Redactor | None) -> dict[str, Any]:
+    """The options of a row as people may see them: routing and headers, signatures redacted."""
+    shown: dict[str, Any] = json.loads(options)
+    for name in ("argsrepr", "kwargsrepr"):
+        shown.get("headers", {}).pop(name, None)
+    shown.pop("event", None)
+    embed = loads(shown.get("embed", PLAIN_EMBED))
+    shown["embed"] = _nested_safely(redactor, embed) if redactor else embed
+    return shown
+
+
+def _nested_safely(redactor: Redactor, value: Any) -> Any:
+    try:
+        return json.loads(_text(_nested(redactor, value)))
+    except Exception:  # noqa: BLE001  the redactor is users' code
+        return PLACEHOLDER
+
+
+def _nested(redactor: Redactor, value: Any) -> Any:
+    """The value with every signature inside of it redacted under its own task name."""
+    if isinstance(value, dict):
+        if isinstance(value.get("task"), str) and "args" in value and "kwargs" in value:
+            args, kwargs = redactor(value["task"], value["args"], value["kwargs"])
+            value = {**value, "args": args, "kwargs": kwargs}
+        return {key: _nested(redactor, item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_nested(redactor, item) for item in value]
+    return value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=repr)

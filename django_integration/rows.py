@@ -1,0 +1,84 @@
+"""Rows into the table: one INSERT for one call, one INSERT per chunk for many.
+
+The statement is text, written once per database vendor and number of rows: the ORM's `create()`
+costs about 1.7 times as much. Times are the database's own. On PostgreSQL the same statement can
+ring the relay's bell (`NOTIFY`), which PostgreSQL delivers if and when the transaction commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from celery_outbox_steps.envelope import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+CHANNEL = "celery_outbox"
+CHUNK_ROWS = 500
+CHUNK_BYTES = 1_000_000
+
+NOW = {
+    "postgresql": "clock_timestamp()",
+    "mysql": "UTC_TIMESTAMP(6)",
+    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')",
+}
+
+
+class Row(NamedTuple):
+    """What the enqueue side knows of a row. Field names are column names."""
+
+    task_id: str
+    task_name: str
+    args: str
+    kwargs: str
+    options: str
+    payload: bytes | None
+    redacted_args: str | None
+    redacted_kwargs: str | None
+    sentry_trace_id: str | None
+    sentry_baggage: str | None
+    structlog_context: str | None
+
+    @property
+    def size(self) -> int:
+        return len(self.args) + len(self.kwargs) + len(self.options) + len(self.payload or b"")
+
+
+def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool = False) -> None:
+    """Write the rows in the connection's current transaction."""
+    notify = notify and connection.vendor == "postgresql"
+    limit = connection.features.max_query_params
+    most = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit // len(Row._fields))
+    with connection.cursor() as cursor:
+        for chunk in _chunks(rows, most):
+            sql = _statement(connection.vendor, len(chunk), notify)
+            cursor.execute(sql, [value for row in chunk for value in row])
+
+
+def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        if chunk and (len(chunk) == most or size + row.size > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += row.size
+    if chunk:
+        yield chunk
+
+
+@lru_cache(maxsize=2048)
+def _statement(vendor: str, count: int, notify: bool) -> str:  # noqa: FBT001  a cache key
+    now = NOW[vendor]
+    values = f"({', '.join(['%s'] * len(Row._fields))}, {now}, {now}, 0, {SCHEMA_VERSION})"
+    insert_rows = (
+        f"INSERT INTO celery_outbox ({', '.join(Row._fields)}, "
+        f"created_at, due_at, retries, schema_version) VALUES {', '.join([values] * count)}"
+    )
+    if notify:
+        return f"WITH rows AS ({insert_rows}) SELECT pg_notify('{CHANNEL}', '')"
+    return insert_rows
