@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,7 @@ TITLES = {
 }
 PROGRAMS = ("pgbouncer",)
 ROOT = Path(__file__).resolve().parents[2]
-HOME = ROOT / ".services"
+HOME = Path(os.environ.get("OUTBOX_SERVICES_HOME") or ROOT / ".services")
 
 
 @dataclass(frozen=True)

@@ -165,9 +165,8 @@ class Suite:
     def _summary(self) -> None:
         _headline("summary")
         for service in self.services:
-            print(
-                f"{TITLES[service.name]:<14} {service.version} at {service.address}, {service.found}"
-            )
+            where = f"at {service.address}, {service.found}"
+            print(f"{TITLES[service.name]:<14} {service.version} {where}")
         for name, text in self.programs.items():
             print(f"{name:<14} {text}")
         for name, reason in self.missing.items():
