@@ -1,0 +1,39 @@
+"""The Store on Django's databases: PostgreSQL, MySQL 8, MariaDB and SQLite.
+
+`stores(app)` is what `app.conf.outbox_store` names: one Store per database that holds an outbox.
+`base.py` keeps the contract; `postgresql.py`, `mysql.py` and `sqlite.py` hold what differs;
+`session.py` owns the connection and `listen.py` the wake-ups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_integration.store.base import DjangoStore
+
+__all__ = ["DjangoStore", "stores"]
+
+
+def stores(app: Any) -> list[DjangoStore]:
+    """One Store per alias in `outbox_databases`; by default where the router writes the rows."""
+    conf = app.conf
+    aliases = conf.get("outbox_databases")
+    if aliases is None:
+        aliases = [_written_to()]
+    return [
+        DjangoStore(
+            alias,
+            retention=conf.get("outbox_retention"),
+            notify=conf.get("outbox_notify", True),
+        )
+        for alias in aliases
+    ]
+
+
+def _written_to() -> str:
+    # Models can only be imported once Django is set up, which importing this module must not need.
+    from django.db import router
+
+    from django_integration.models import CeleryOutbox
+
+    return router.db_for_write(CeleryOutbox)

@@ -1,0 +1,100 @@
+"""What differs between databases: clocks, id lists, and how a claim is written.
+
+Everything else of the Store is the same SQL everywhere. All times are the database's own clock,
+and a look at the due index always names the range that it reads. Statements take parameters with
+`%s`; a literal percent sign is doubled. See `postgresql.py`, `mysql.py` and `sqlite.py`.
+"""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
+from celery_outbox_steps.messages import ClaimedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django_integration.store.session import Session
+
+Rows = list[tuple[Any, ...]]
+
+OUTBOX = "celery_outbox"
+DEAD_LETTER = "celery_outbox_dead_letter"
+UNLEASED = "claimed_by = NULL, claimed_until = NULL"
+
+
+class Dialect:
+    """One database's words."""
+
+    now: str
+    later: str
+    """So many seconds from now: one parameter."""
+    waited: str
+    """Seconds since the row was created, as a float."""
+    left: str
+    """Seconds until the lease ends, as a float."""
+    position = "due_at"
+    """The due time as the watermark keeps it."""
+    above = ""
+    """`due_at` is not below the watermark, less a second for late commits: one parameter."""
+    hint = ""
+    """Names the due index to an optimiser that may not find it."""
+    for_update = " FOR UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+    estimate = ""
+    """How many rows wait, by the database's own statistics."""
+    begin = "BEGIN"
+    options: dict[str, Any] = {}
+    """Connection options that a relay wants, unless the project sets them."""
+    watermark = True
+    """Do deleted rows linger in the index, so that remembering where live ones begin pays?"""
+
+    def claim(
+        self, session: Session, limit: int, lease: float, relay_id: str, start: Any
+    ) -> Rows:
+        """Lease up to `limit` due rows: the columns of `ClaimedMessage`, then the position."""
+        raise NotImplementedError
+
+    def check(self, wrapper: Any) -> str:
+        """What is too old here, and what to do about it; empty if nothing is."""
+        raise NotImplementedError
+
+    def blocks_event_loop(self, wrapper: Any) -> bool:  # noqa: ARG002  drivers differ
+        """Does the driver hold up all greenlets while a statement runs?"""
+        return False
+
+    def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        """A predicate that picks these rows, and its parameters."""
+        return f"id IN ({', '.join(['%s'] * len(ids))})", list(ids)
+
+    def text(self, text: str) -> str:
+        """Text as every database takes it: no NUL, no lone surrogates."""
+        clean = text.replace("\x00", "\\x00")
+        return clean.encode("utf-8", "backslashreplace").decode("utf-8")
+
+    def due(self, start: Any) -> tuple[str, list[Any]]:
+        """The rows that a claim may take, from the watermark on: the predicate, its parameters."""
+        sql = (
+            f"due_at <= {self.now} AND (claimed_until IS NULL OR claimed_until < {self.now})"
+            f" AND schema_version IN ({', '.join(['%s'] * len(SUPPORTED_VERSIONS))})"
+        )
+        if start is None:
+            return sql, [*SUPPORTED_VERSIONS]
+        return f"{self.above} AND {sql}", [start, *SUPPORTED_VERSIONS]
+
+    @cached_property
+    def columns(self) -> str:
+        """The columns of `ClaimedMessage` in its order, then the position for the watermark."""
+        names = [self.waited if name == "waited" else name for name in ClaimedMessage._fields]
+        return ", ".join([*names, self.position])
+
+
+@cache
+def content_columns() -> tuple[str, ...]:
+    """The columns that an outbox row and a dead letter share."""
+    from django_integration.models import StoredMessage
+
+    fields = StoredMessage._meta.local_fields  # noqa: SLF001  Django's documented Model API
+    return tuple(str(field.column) for field in fields)

@@ -1,0 +1,133 @@
+"""Wake-ups: a pipe to ourselves on every database, and LISTEN on PostgreSQL.
+
+`wake()` is one `os.write`, so that any thread and any signal handler may call it. The relay
+LISTENs on the session it works with; what arrives while a statement runs is remembered for the
+next wait. Behind a pooler LISTEN would reach nobody: that is noticed, said once, and polled.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from django.db.utils import Error
+
+from django_integration.rows import CHANNEL
+
+if TYPE_CHECKING:
+    from django_integration.store.session import Session
+
+logger = logging.getLogger("celery_outbox")
+
+
+class Bell:
+    """A pipe to ourselves: ringing it ends a wait, in this process only."""
+
+    def __init__(self) -> None:
+        self._open()
+
+    def ring(self) -> None:
+        # A full pipe means that many rings are waiting to be heard already.
+        with suppress(BlockingIOError):
+            os.write(self._writer, b".")
+
+    def wait(self, timeout: float, *more: int) -> bool:
+        """Block until rung, until one of `more` descriptors is readable, or for `timeout` s."""
+        if self._pid != os.getpid():
+            self._open()  # the parent hears rings from the inherited pipe; a child has its own
+        poll = select.poll()
+        for descriptor in (self._reader, *more):
+            poll.register(descriptor, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(math.ceil(max(timeout, 0) * 1000))]
+        if self._reader in ready:
+            self._drain()
+        return bool(ready)
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self._reader, 65536):
+                pass
+
+    def __del__(self) -> None:
+        with suppress(OSError, AttributeError):
+            os.close(self._reader)
+            os.close(self._writer)
+
+
+class Listener:
+    """LISTEN on a Session, for psycopg 3 and psycopg2."""
+
+    def __init__(self) -> None:
+        self.listening = False
+        self._notified = False
+        self._complained = False
+
+    def begin(self, session: Session) -> None:
+        """Called with each new connection, before anything else runs on it."""
+        self.listening = False
+        reason = self._obstacle(session)
+        if reason:
+            self._complain(session.alias, reason)
+            return
+        if hasattr(session.raw, "add_notify_handler"):
+            session.raw.add_notify_handler(self._note)
+        self.listening = True
+
+    def heard(self, session: Session) -> bool:
+        """Has a notification arrived since the last call? Never blocks."""
+        raw = session.raw
+        with session.wrapper.wrap_database_errors:
+            if hasattr(raw, "pgconn"):
+                self._read_psycopg(raw.pgconn)
+            else:
+                self._read_psycopg2(raw)
+        notified, self._notified = self._notified, False
+        return notified
+
+    def _obstacle(self, session: Session) -> str:
+        """Why LISTEN can't work here; if nothing is in the way, we listen afterwards."""
+        try:
+            with session.wrapper.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                # A pooler makes up the process id that it tells its clients at startup.
+                if cursor.fetchone()[0] != session.raw.info.backend_pid:
+                    return "a connection pooler sits between the relay and PostgreSQL"
+                cursor.execute(f"LISTEN {CHANNEL}")
+        except Error as error:
+            if not session.wrapper.is_usable():
+                raise
+            return str(error).strip()
+        return ""
+
+    def _complain(self, alias: str, reason: str) -> None:
+        if not self._complained:
+            logger.warning(
+                "celery_outbox_listen_unavailable: polling %s instead: %s", alias, reason,
+                extra={"event": "celery_outbox_listen_unavailable", "store": alias,
+                       "reason": reason},
+            )
+        self._complained = True
+
+    def _note(self, _notification: Any) -> None:
+        self._notified = True
+
+    def _read_psycopg(self, pgconn: Any) -> None:
+        pgconn.consume_input()
+        while pgconn.notifies():
+            self._notified = True
+
+    def _read_psycopg2(self, raw: Any) -> None:
+        raw.poll()
+        if raw.notifies:
+            self._notified = True
+            raw.notifies.clear()

@@ -1,0 +1,58 @@
+"""MySQL 8 and MariaDB: the claim is a SELECT that skips locked rows and an UPDATE, then COMMIT."""
+
+# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from django_integration.store.dialect import OUTBOX, Dialect, Rows
+
+if TYPE_CHECKING:
+    from django_integration.store.session import Session
+
+BEYOND_BMP = re.compile("[^\x00-\uffff]")
+
+
+class MySQL(Dialect):
+    now = "UTC_TIMESTAMP(6)"
+    later = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
+    waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"
+    left = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0"
+    above = "due_at >= %s - INTERVAL 1 SECOND"
+    hint = " FORCE INDEX (celery_outbox_due)"
+    options = {"connect_timeout": 10}
+
+    def claim(
+        self, session: Session, limit: int, lease: float, relay_id: str, start: Any
+    ) -> Rows:
+        with session.transaction():
+            rows = session.rows(*self.claim_statement(limit, start))
+            if rows:
+                which, params = self.ids([row[0] for row in rows])
+                lease_rows = f"SET claimed_by = %s, claimed_until = {self.later} WHERE {which}"
+                session.run(f"UPDATE {OUTBOX} {lease_rows}", [relay_id, lease, *params])
+        return rows
+
+    def claim_statement(self, limit: int, start: Any) -> tuple[str, list[Any]]:
+        due, params = self.due(start)
+        sql = (
+            f"SELECT {self.columns} FROM {OUTBOX}{self.hint} WHERE {due}"
+            f" ORDER BY due_at, id LIMIT %s{self.skip_locked}"
+        )
+        return sql, [*params, limit]
+
+    def check(self, wrapper: Any) -> str:
+        maria = wrapper.mysql_is_mariadb
+        name, oldest = ("MariaDB", (10, 6)) if maria else ("MySQL", (8, 0, 1))
+        if wrapper.mysql_version >= oldest:
+            return ""
+        found, needed = (".".join(map(str, version)) for version in (wrapper.mysql_version, oldest))
+        return f"{name} {found} has no SKIP LOCKED; upgrade the server to {needed} or newer"
+
+    def blocks_event_loop(self, wrapper: Any) -> bool:
+        return bool(wrapper.Database.__name__ != "pymysql")
+
+    def text(self, text: str) -> str:
+        # A table in the old three-byte character set would refuse the whole statement.
+        return BEYOND_BMP.sub(lambda found: f"\\U{ord(found[0]):08x}", super().text(text))

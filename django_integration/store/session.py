@@ -1,0 +1,176 @@
+"""The relay's own database session: opened on demand, thrown away after any error.
+
+Never one of Django's `connections`: those belong to threads and requests, may sit in a pool that a
+forked child closes, and may hold a transaction. Every failure leaves as `StoreError`, and the next
+statement opens a new session. Nothing here knows the outbox; see `base.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+from django.db.utils import Error
+
+from celery_outbox_steps.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+# mysqlclient says goodbye to the server whenever its connection object is deallocated, even in a
+# forked child, which ends the parent's session. A reference from here keeps it alive over there.
+_kept: dict[int, Any] = {}
+
+# Options that make no sense for a relay: a pool is shared with forks, and the claim is written
+# for READ COMMITTED and for parameters that the client binds.
+UNWANTED_OPTIONS = frozenset({"pool", "isolation_level", "server_side_binding"})
+
+
+class Session:
+    """One connection, used by one thread. `connection` lends one that is never closed here."""
+
+    def __init__(
+        self,
+        alias: str,
+        on_open: Callable[[Session], None],
+        *,
+        connection: BaseDatabaseWrapper | None = None,
+        begin: str = "BEGIN",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.alias = alias
+        self.borrowed = connection is not None
+        self._on_open = on_open
+        self._wrapper = connection
+        self._begin = begin
+        self._options = options or {}
+        self._pid = os.getpid()
+
+    @property
+    def is_open(self) -> bool:
+        return (
+            self._wrapper is not None
+            and self._wrapper.connection is not None
+            and self._pid == os.getpid()
+        )
+
+    @property
+    def wrapper(self) -> BaseDatabaseWrapper:
+        """Django's wrapper, connected or not."""
+        if self._pid != os.getpid():
+            self._forget_parent()
+        if self._wrapper is None:
+            self._wrapper = own_wrapper(self.alias, self._options)
+        return self._wrapper
+
+    @property
+    def raw(self) -> Any:
+        """The driver's connection; None while closed."""
+        return None if self._wrapper is None else self._wrapper.connection
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        """Execute one statement; how many rows it changed."""
+        with self._cursor() as cursor:
+            cursor.execute(sql, params)
+            return int(cursor.rowcount)
+
+    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Execute one statement; the rows it returned."""
+        with self._cursor() as cursor:
+            cursor.execute(sql, params)
+            return list(cursor.fetchall())
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing. Inside the transaction of a lent connection: a savepoint of it."""
+        if self.borrowed:
+            with self.errors(), transaction.atomic(using=self.wrapper.alias):
+                yield
+            return
+        self.run(self._begin)
+        try:
+            yield
+        except BaseException:
+            self.close()  # which rolls back
+            raise
+        self.run("COMMIT")
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """What goes wrong inside costs the connection; database errors become `StoreError`."""
+        try:
+            yield
+        except (Error, OSError) as error:
+            self.close()
+            raise StoreError(f"database {self.alias!r}: {_first_line(error)}") from error
+        except BaseException:
+            # An interrupted statement leaves a connection that nobody can trust.
+            self.close()
+            raise
+
+    def open(self) -> BaseDatabaseWrapper:
+        """The wrapper, connected."""
+        wrapper = self.wrapper
+        if wrapper.connection is None:
+            wrapper.ensure_connection()
+            if not self.borrowed:
+                _kept[id(wrapper.connection)] = wrapper.connection
+            self._on_open(self)
+        return wrapper
+
+    def close(self) -> None:
+        """Close what we opened. A forked child only forgets its parent's session."""
+        if self.borrowed or self._wrapper is None:
+            return
+        if self._pid != os.getpid():
+            self._forget_parent()
+            return
+        wrapper, self._wrapper = self._wrapper, None
+        raw = wrapper.connection
+        with suppress(Exception):
+            wrapper.close()
+        _kept.pop(id(raw), None)
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        with self.errors(), self.open().cursor() as cursor:
+            yield cursor
+
+    def _forget_parent(self) -> None:
+        self._pid = os.getpid()
+        if not self.borrowed:
+            self._wrapper = None
+
+
+def own_wrapper(alias: str, options: Mapping[str, Any]) -> BaseDatabaseWrapper:
+    """A connection like the project's own under this alias, but only ours."""
+    shared = connections[alias]
+    wanted = {
+        name: value
+        for name, value in shared.settings_dict["OPTIONS"].items()
+        if name not in UNWANTED_OPTIONS
+    }
+    settings = {
+        **shared.settings_dict,
+        "OPTIONS": {**options, **wanted},
+        "CONN_MAX_AGE": None,
+        "CONN_HEALTH_CHECKS": False,
+        "AUTOCOMMIT": True,
+        "ATOMIC_REQUESTS": False,
+    }
+    wrapper = type(shared)(settings, alias)
+    # Opened in the relay's thread, closed perhaps in another one: one at a time, never both.
+    wrapper.inc_thread_sharing()
+    # With DEBUG on, Django remembers statements; the relay's are large and nobody asks for them.
+    wrapper.queries_log = deque(maxlen=1)
+    return wrapper
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

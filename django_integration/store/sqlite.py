@@ -1,0 +1,47 @@
+"""SQLite: the claim is one UPDATE under the write lock, in the text format of Django's times."""
+
+# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django_integration.store.dialect import OUTBOX, Dialect, Rows
+
+if TYPE_CHECKING:
+    from django_integration.store.session import Session
+
+OLDEST = (3, 35)
+
+
+class SQLite(Dialect):
+    now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
+    later = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
+    waited = "(julianday('now') - julianday(created_at)) * 86400.0"
+    left = "(julianday(claimed_until) - julianday('now')) * 86400.0"
+    for_update = ""
+    skip_locked = ""
+    # The write lock at once: a transaction that reads first could not get it later.
+    begin = "BEGIN IMMEDIATE"
+    watermark = False
+
+    def claim(
+        self, session: Session, limit: int, lease: float, relay_id: str, start: Any
+    ) -> Rows:
+        return session.rows(*self.claim_statement(limit, lease, relay_id, start))
+
+    def claim_statement(
+        self, limit: int, lease: float, relay_id: str, start: Any
+    ) -> tuple[str, list[Any]]:
+        due, params = self.due(start)
+        sql = (
+            f"UPDATE {OUTBOX} SET claimed_by = %s, claimed_until = {self.later} WHERE id IN"
+            f" (SELECT id FROM {OUTBOX} WHERE {due} ORDER BY due_at, id LIMIT %s)"
+            f" RETURNING {self.columns}"
+        )
+        return sql, [relay_id, lease, *params, limit]
+
+    def check(self, wrapper: Any) -> str:
+        library = wrapper.Database
+        if library.sqlite_version_info >= OLDEST:
+            return ""
+        return f"SQLite {library.sqlite_version} has no RETURNING; use Python with 3.35 or newer"

@@ -1,0 +1,92 @@
+"""Replay and purge: what people and beat do with dead letters and kept rows, in chunks.
+
+None of it touches a row that a relay could claim. Two processes may do the same at once: what one
+has locked the other skips, so nothing is replayed twice.
+"""
+
+# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django_integration.store.dialect import DEAD_LETTER, OUTBOX, Dialect, content_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django_integration.store.session import Session
+
+PUBLISHED = "due_at IS NULL"
+
+
+def replay(
+    session: Session, dialect: Dialect, ids: Sequence[int] | None, task_name: str | None, limit: int
+) -> int:
+    """Move dead letters back into the outbox. A replayed row starts a new life, and ages anew."""
+    where, params = _chosen(dialect, ids, task_name)
+    with session.transaction():
+        found = session.rows(
+            f"SELECT id FROM {DEAD_LETTER} WHERE {where} ORDER BY id LIMIT %s{dialect.skip_locked}",
+            [*params, limit],
+        )
+        return _revive(session, dialect, [row[0] for row in found])
+
+
+def purge_published(session: Session, dialect: Dialect, older_than: float, limit: int) -> int:
+    """Delete kept rows; along the due index, where they stand together."""
+    found = session.rows(
+        f"SELECT id FROM {OUTBOX}{dialect.hint} WHERE {PUBLISHED}"
+        f" AND published_at < {dialect.later} ORDER BY due_at, id LIMIT %s",
+        [-older_than, limit],
+    )
+    return _delete(session, dialect, OUTBOX, [row[0] for row in found], PUBLISHED)
+
+
+def purge_dead_letters(
+    session: Session, dialect: Dialect, older_than: float, task_name: str | None, limit: int
+) -> int:
+    """Delete old dead letters, the oldest first."""
+    where, params = _chosen(dialect, None, task_name)
+    found = session.rows(
+        f"SELECT id FROM {DEAD_LETTER} WHERE {where} AND dead_at < {dialect.later}"
+        " ORDER BY dead_at, id LIMIT %s",
+        [*params, -older_than, limit],
+    )
+    return _delete(session, dialect, DEAD_LETTER, [row[0] for row in found])
+
+
+def _chosen(
+    dialect: Dialect, ids: Sequence[int] | None, task_name: str | None
+) -> tuple[str, list[Any]]:
+    where, params = ("1 = 1", []) if ids is None else _ids(dialect, ids)
+    if task_name is None:
+        return where, params
+    return f"{where} AND task_name = %s", [*params, task_name]
+
+
+def _ids(dialect: Dialect, ids: Sequence[int]) -> tuple[str, list[Any]]:
+    return dialect.ids(ids) if ids else ("1 = 0", [])
+
+
+def _revive(session: Session, dialect: Dialect, ids: list[int]) -> int:
+    if not ids:
+        return 0
+    fresh = {"created_at": dialect.now, "retries": "0"}
+    columns = content_columns()
+    values = ", ".join(fresh.get(name, name) for name in columns)
+    which, params = dialect.ids(ids)
+    session.run(
+        f"INSERT INTO {OUTBOX} ({', '.join(columns)}, due_at)"
+        f" SELECT {values}, {dialect.now} FROM {DEAD_LETTER} WHERE {which} ORDER BY id",
+        params,
+    )
+    return _delete(session, dialect, DEAD_LETTER, ids)
+
+
+def _delete(
+    session: Session, dialect: Dialect, table: str, ids: list[int], still: str = "1 = 1"
+) -> int:
+    if not ids:
+        return 0
+    which, params = dialect.ids(ids)
+    return session.run(f"DELETE FROM {table} WHERE {which} AND {still}", params)
