@@ -1,0 +1,35 @@
+"""Publishers hand batches of messages to the broker and say for each one what became of it.
+
+`publisher_for(app)` picks the one that suits the app's broker; `base.Publisher` is what they all
+promise. They borrow producers from `app.producer_pool` and open no connection of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps.publishers.base import Publisher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Publisher", "publisher_for"]
+
+
+def publisher_for(app: Any, declare: bool = True) -> Publisher:  # noqa: FBT001  a setting
+    """The publisher for the app's write connection. No network."""
+    return _publisher_class(app.producer_pool.connections.connection.transport)(app, declare)
+
+
+def _publisher_class(transport: Any) -> Callable[[Any, bool], Publisher]:
+    if (transport.driver_type, transport.driver_name) == ("amqp", "py-amqp"):
+        from celery_outbox_steps.publishers.amqp import AmqpPublisher
+
+        return AmqpPublisher
+    if transport.driver_type == "redis":
+        from celery_outbox_steps.publishers.redis import RedisPublisher
+
+        return RedisPublisher
+    from celery_outbox_steps.publishers.generic import GenericPublisher
+
+    return GenericPublisher

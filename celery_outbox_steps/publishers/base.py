@@ -7,10 +7,12 @@ poison message are sent again, because the broker forgot them together with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from celery_outbox_steps.messages import Message, Receipt
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from celery_outbox_steps.messages import Message, Receipt
 
 
 class Publisher(Protocol):

@@ -1,0 +1,102 @@
+"""A worker forks children while the relay holds sockets: neither may damage the other.
+
+The gate lets a fork happen only between two units of the relay's work. The shield makes a child
+drop the sockets that it inherited without shutting them down: kombu's own clean-up in the child
+would end the parent's connection. Both act through `os.register_at_fork`, once per process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class ForkGate:
+    """`with gate:` around a unit of work. A fork waits for its end, but not for ever.
+
+    Fair: while a fork waits, no new unit starts, even if the relay works back to back. One thread
+    works, any thread may fork.
+    """
+
+    def __init__(self, patience: float = 1.0) -> None:
+        self.patience = patience
+        self._reset()
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_in_parent,
+            after_in_child=self._reset,
+        )
+
+    def _reset(self) -> None:
+        # In a child the working thread does not exist, nor does anybody who could notify.
+        self._changed = threading.Condition(threading.Lock())
+        self._worker: int | None = None
+        self._forks = 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._forks:
+                # Bounded, so that a fork that never returns can't stop the relay for good.
+                if not self._changed.wait(self.patience * 2):
+                    break
+            self._worker = threading.get_ident()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._worker = None
+            self._changed.notify_all()
+
+    def _before_fork(self) -> None:
+        end = monotonic() + self.patience
+        with self._changed:
+            self._forks += 1
+            while self._worker not in {None, threading.get_ident()}:
+                if not self._changed.wait(max(0.0, end - monotonic())):
+                    break
+
+    def _after_in_parent(self) -> None:
+        with self._changed:
+            self._forks -= 1
+            self._changed.notify_all()
+
+
+gate = ForkGate()
+"""The one gate of this process. `register_at_fork` can't be undone, so there is only one."""
+
+_shielded: WeakSet[Any] = WeakSet()
+
+
+def shield(connection: Any) -> None:
+    """Keep this kombu connection alive when a child is forked."""
+    _shielded.add(connection)
+
+
+def _drop_inherited_sockets() -> None:
+    for connection in list(_shielded):
+        with suppress(Exception):
+            _drop_socket(connection)
+    _shielded.clear()
+
+
+def _drop_socket(connection: Any) -> None:
+    transport: Any = getattr(connection._connection, "_transport", None)  # noqa: SLF001  no I/O wanted
+    sock = getattr(transport, "sock", None)
+    if sock is not None:
+        # Closing a descriptor tells the broker nothing; shutdown() and TLS close-notify would.
+        transport.sock = None
+        os.close(sock.detach())
+
+
+os.register_at_fork(after_in_child=_drop_inherited_sockets)

@@ -1,0 +1,79 @@
+"""Producers are borrowed from the app's own pool, for one batch and no longer.
+
+One attempt to connect (one per configured broker), bounded by the batch's deadline. A connection
+that failed goes back closed, so that whoever borrows it next connects anew.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from kombu.exceptions import LimitExceeded, OperationalError
+
+from celery_outbox_steps import forks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Deadline:
+    """A moment that everything in one batch looks at."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds to go; a little more than nothing once it has passed, since 0 means "at once"."""
+        return max(0.001, self._end - monotonic())
+
+    def passed(self) -> bool:
+        return monotonic() >= self._end
+
+
+@contextmanager
+def borrowed_producer(app: Any, deadline: Deadline) -> Iterator[Any]:
+    """A connected producer. An exception inside closes its connection before giving it back."""
+    producer = _acquire(app, deadline)
+    try:
+        _connect(producer.connection, deadline)
+        forks.shield(producer.connection)
+        yield producer
+    except BaseException:
+        discard(producer.connection)
+        raise
+    finally:
+        producer.release()
+
+
+def discard(connection: Any) -> None:
+    """Close without a word to the broker, which may not be listening."""
+    with suppress(Exception):
+        connection.collect(socket_timeout=0.1)
+
+
+def _acquire(app: Any, deadline: Deadline) -> Any:
+    try:
+        return app.producer_pool.acquire(block=True, timeout=deadline.left())
+    except LimitExceeded as exc:
+        raise OperationalError(
+            "every producer of the app's pool is in use; raise broker_pool_limit"
+        ) from exc
+
+
+def _connect(connection: Any, deadline: Deadline) -> None:
+    if connection.connected:
+        return
+    patience = connection.connect_timeout
+    connection.connect_timeout = min(patience or deadline.left(), deadline.left())
+    try:
+        connection.ensure_connection(
+            max_retries=max(0, len(connection.alt or ()) - 1),
+            interval_start=0,
+            interval_step=0,
+            timeout=deadline.left(),
+            reraise_as_library_errors=False,
+        )
+    finally:
+        connection.connect_timeout = patience

@@ -1,0 +1,108 @@
+"""Any transport that kombu knows: one message at a time, through the public `Producer.publish`.
+
+Lazy: the next message is sent when the caller asks for the next receipt. Nothing is retried here.
+"""
+
+from __future__ import annotations
+
+import logging
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from kombu.common import maybe_declare
+
+from celery_outbox_steps.classify import Verdict, classify
+from celery_outbox_steps.messages import Receipt
+from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer, discard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from celery_outbox_steps.messages import Message
+
+logger = logging.getLogger(__name__)
+
+
+class GenericPublisher:
+    """One `Producer.publish` per message."""
+
+    def __init__(self, app: Any, declare: bool = True) -> None:  # noqa: FBT001  a setting
+        self.app = app
+        self.declare = declare
+
+    def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
+        """See `Publisher.publish`. Ends early, without receipts, once `timeout` has passed."""
+        deadline = Deadline(timeout)
+        sent = 0
+        try:
+            with borrowed_producer(self.app, deadline) as producer:
+                for receipt in self._one_by_one(producer, messages, deadline):
+                    sent += 1
+                    yield receipt
+        except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
+            for index in range(sent, len(messages)):
+                yield Receipt(index, exc)
+
+    def close(self) -> None:
+        """Nothing is kept between two batches."""
+
+    def _one_by_one(
+        self, producer: Any, messages: Sequence[Message], deadline: Deadline
+    ) -> Iterator[Receipt]:
+        for index, message in enumerate(messages):
+            if index and deadline.passed():
+                return
+            yield Receipt(index, self._attempt(producer, message))
+
+    def _attempt(self, producer: Any, message: Message) -> Exception | None:
+        """Publish one. Raises where the connection is gone, for that is everybody's failure."""
+        try:
+            hand_over(producer, message, declare=self.declare)
+        except Exception as exc:
+            if classify(exc, producer.connection.connection_errors) is Verdict.OUTAGE:
+                raise
+            return exc
+        send_event(producer, message, declare=self.declare)
+        return None
+
+
+def hand_over(producer: Any, message: Message, *, declare: bool) -> None:
+    """Publish through kombu so that the wire message is the one that was caught."""
+    if declare:
+        declare_missing(producer, message)
+    properties = message.properties
+    if properties.get("expiration") is not None:
+        # kombu wants seconds and truncates milliseconds: 1.001 s would become 1000 ms.
+        properties = {**properties, "expiration": Fraction(properties["expiration"]) / 1000}
+    producer.publish(
+        message.body,
+        routing_key=message.routing_key,
+        exchange=message.exchange,
+        priority=message.priority,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        headers=message.headers,
+        mandatory=message.mandatory,
+        retry=False,
+        **properties,
+    )
+
+
+def declare_missing(producer: Any, message: Message) -> None:
+    """Like `maybe_declare`, which binds a copy of the entity before it looks into its cache."""
+    declared = producer.connection.declared_entities
+    for entity in message.declare:
+        if hash(entity) not in declared:
+            maybe_declare(entity, producer.channel)
+
+
+def send_event(producer: Any, message: Message, *, declare: bool) -> None:
+    """The `task-sent` event: for monitors, best effort."""
+    if message.event is None:
+        return
+    try:
+        hand_over(producer, message.event, declare=declare)
+    except Exception:
+        logger.debug("celery_outbox_event_lost", exc_info=True)
+        if not producer.connection.connected:
+            discard(producer.connection)
