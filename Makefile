@@ -27,7 +27,7 @@ lint: $(STAMP) ## Lint, formatting, types and import rules, without changing any
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: $(STAMP) ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff format .

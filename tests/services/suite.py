@@ -40,9 +40,10 @@ STAGES: dict[str, list[str | Path]] = {
     "lint": [BIN / "ruff", "check", "."],
     "format": [BIN / "ruff", "format", "--check", "."],
     "types": [BIN / "mypy"],
-    "imports": [BIN / "lint-imports"],
+    "imports": [BIN / "lint-imports", "--no-logo"],
 }
 SUITES = ("unit", "services", "contract", "integration", "acceptance")
+NOTHING_RAN = "no tests ran"
 _CLOSING = re.compile(r"^=+ (.* in [\d.]+s.*?) =+$")
 
 
@@ -53,6 +54,12 @@ class Result:
     name: str
     passed: bool
     text: str
+
+    @property
+    def verdict(self) -> str:
+        if self.text == NOTHING_RAN:
+            return "none"
+        return "ok" if self.passed else "FAIL"
 
 
 class Suite:
@@ -150,7 +157,8 @@ class Suite:
                 if _CLOSING.match(text.rstrip()):
                     self.closing = text.rstrip()
         except BaseException:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # so that fixtures clean up behind themselves
+            _wait_or_kill(process)
             raise
 
     def _stop(self) -> None:
@@ -174,16 +182,23 @@ class Suite:
             print(f"{name:<14} MISSING, {consequence}: {reason}")
         print()
         for result in self.results:
-            print(f"{'ok  ' if result.passed else 'FAIL'} {result.name:<14} {result.text}")
+            print(f"{result.verdict:<4} {result.name:<14} {result.text}")
         print(f"\n{self.closing}", flush=True)
 
 
 def _suite_result(name: str, tally: dict[str, float] | None) -> Result:
     if not tally:
-        return Result(name, True, "no tests ran")
+        return Result(name, True, NOTHING_RAN)
     seconds = tally.pop("seconds")
     text = ", ".join(f"{int(count)} {outcome}" for outcome, count in sorted(tally.items()))
     return Result(name, not {"failed", "errors"} & set(tally), f"{text} in {seconds:.1f} s")
+
+
+def _wait_or_kill(process: subprocess.Popen[str]) -> None:
+    try:
+        process.communicate(timeout=60)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
 
 
 def _say(text: str) -> None:
