@@ -94,6 +94,7 @@ Outcome = Published | Retry | Dead | Deferred
 class BatchResult:
     """What one tick of the relay did."""
 
+    outcomes: tuple[Outcome, ...] = ()
     claimed: int = 0
     published: int = 0
     retried: int = 0

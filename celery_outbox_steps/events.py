@@ -1,0 +1,168 @@
+"""What can happen in a relay, and the one place where that becomes log lines, counters, metrics.
+
+The relay and its service report here and know nothing of logging or vendors. Log lines say what
+happens next; their fields stand in `extra`, the event's name in `extra["event"]`. Payloads never
+appear. An idle relay is silent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from time import monotonic
+from typing import Any
+
+from celery_outbox_steps.classify import describe
+from celery_outbox_steps.messages import (
+    BatchResult,
+    Dead,
+    Deferred,
+    Published,
+    Retry,
+)
+from celery_outbox_steps.metrics import Sink
+from celery_outbox_steps.store import Sample
+
+logger = logging.getLogger("celery_outbox")
+
+RATE_WINDOW = 60.0
+
+METRIC_OF = {
+    Published: "messages.published",
+    Retry: "messages.failed",
+    Dead: "messages.exceeded",
+    Deferred: "messages.deferred",
+}
+
+
+class Journal:
+    """The record of one relay."""
+
+    def __init__(self, store_name: str, relay_id: str, sink: Sink | None = None) -> None:
+        self._fields = {"database": store_name, "relay": relay_id}
+        self._sink = sink
+        self._away = False
+        self._published: deque[tuple[float, int]] = deque()
+        self.counters: Counter[str] = Counter()
+        self.last_error: str | None = None
+        self.last_published: float | None = None
+
+    def started(self, **fields: Any) -> None:
+        self._log(logging.INFO, "celery_outbox_relay_started", "relaying", **fields)
+
+    def stopped(self, **fields: Any) -> None:
+        self._log(logging.INFO, "celery_outbox_relay_stopped", "no more rows are claimed", **fields)
+
+    def paused(self, reason: str) -> None:
+        self._log(logging.WARNING, "celery_outbox_relay_paused",
+                  "by remote control; rows wait until outbox_resume", reason=reason)
+
+    def resumed(self) -> None:
+        self._log(logging.WARNING, "celery_outbox_relay_resumed", "relaying again")
+
+    def batch(self, result: BatchResult) -> None:
+        """Everything that one tick did."""
+        if not result.claimed:
+            return
+        self._count(result)
+        self._measure(result)
+        self._broker(result)
+        for outcome in result.outcomes:
+            if isinstance(outcome, (Retry, Dead)):
+                self._failure(outcome)
+        if result.fenced:
+            self._log(logging.WARNING, "celery_outbox_fenced",
+                      "rows were taken over by another relay before they could be settled, so they "
+                      "are published again; a longer stale_timeout prevents that",
+                      rows=result.fenced)
+
+    def failed(self, error: Exception, failures: int, pause: float) -> None:
+        """The loop itself failed: the database is away, or there is a bug."""
+        self.counters["errors"] += 1
+        self.last_error = describe(error)
+        level = logging.WARNING if failures == 1 else logging.ERROR
+        self._log(level, "celery_outbox_relay_error",
+                  f"{self.last_error}; trying again in {pause:g} s",
+                  exc_info=error, failures=failures, pause=pause)
+
+    def recovered(self, failures: int) -> None:
+        self._log(logging.INFO, "celery_outbox_relay_recovered", "relaying again",
+                  failures=failures)
+
+    def liveness_failed(self, error: OSError) -> None:
+        """Said once: a full disk must not fill the log as well."""
+        if not self.counters["liveness_errors"]:
+            self._log(logging.ERROR, "celery_outbox_liveness_failed",
+                      f"{error}; the relay goes on, its probe will fail")
+        self.counters["liveness_errors"] += 1
+
+    def sampled(self, sample: Sample) -> None:
+        if self._sink is not None:
+            self._sink.gauge("queue.depth", sample.depth)
+            self._sink.gauge("dead_letter.count", sample.dead_letters)
+            self._sink.gauge("oldest_pending_age_seconds", sample.oldest_pending_seconds)
+
+    def rate(self) -> float:
+        """Messages published per second over the last minute."""
+        now = monotonic()
+        while self._published and self._published[0][0] < now - RATE_WINDOW:
+            self._published.popleft()
+        return sum(count for _, count in self._published) / RATE_WINDOW
+
+    def _count(self, result: BatchResult) -> None:
+        self.counters.update(
+            batches=1, claimed=result.claimed, published=result.published, failed=result.retried,
+            dead=result.dead, deferred=result.deferred, released=result.released,
+            fenced=result.fenced,
+        )
+        if result.published:
+            self.last_published = monotonic()
+            self._published.append((self.last_published, result.published))
+
+    def _measure(self, result: BatchResult) -> None:
+        """Aggregated: one packet per task name and metric, not one per message."""
+        if self._sink is None:
+            return
+        counts = Counter((METRIC_OF[type(each)], each.message.task_name) for each in result.outcomes)
+        for (metric, task_name), count in counts.items():
+            self._sink.increment(metric, count, {"task_name": task_name})
+        if result.fenced:
+            self._sink.increment("messages.fenced", result.fenced, {})
+        self._sink.gauge("batch.size", result.claimed)
+        self._sink.timing("batch.duration_ms", result.duration * 1000)
+        waits = [each.message.waited for each in result.outcomes if isinstance(each, Published)]
+        if waits:
+            mean = sum(waits) / len(waits) + result.duration
+            self._sink.timing("publish.latency_ms", mean * 1000)
+
+    def _broker(self, result: BatchResult) -> None:
+        """Said when the broker goes and when it comes back, not for each batch in between."""
+        if result.outage and not self._away:
+            self._log(logging.WARNING, "celery_outbox_broker_unavailable",
+                      f"{result.outage}; rows wait, no retry is spent", rows=result.deferred)
+        elif self._away and result.published and not result.outage:
+            self._log(logging.INFO, "celery_outbox_broker_recovered", "publishing again")
+        if result.outage:
+            self.last_error, self._away = result.outage, True
+        elif result.published:
+            self._away = False
+
+    def _failure(self, outcome: Retry | Dead) -> None:
+        self.last_error = outcome.error
+        message = outcome.message
+        fields = {"task_id": message.task_id, "task_name": message.task_name,
+                  "retries": message.retries + 1, "error": outcome.error}
+        if isinstance(outcome, Dead):
+            self._log(logging.ERROR, "celery_outbox_dead_letter",
+                      f"{message.task_name}[{message.task_id}] is a dead letter now: "
+                      f"{outcome.error}", **fields)
+        else:
+            self._log(logging.WARNING, "celery_outbox_publish_failed",
+                      f"{message.task_name}[{message.task_id}]: {outcome.error}; again in "
+                      f"{outcome.delay:.0f} s", delay=outcome.delay, **fields)
+
+    def _log(
+        self, level: int, event: str, text: str, *, exc_info: Exception | None = None, **fields: Any
+    ) -> None:
+        logger.log(level, "%s: %s", event, text, exc_info=exc_info,
+                   extra={"event": event, **self._fields, **fields})

@@ -1,0 +1,84 @@
+"""The relay's decisions about time: how long to back off, when to stop asking, how long to rest.
+
+Pure: every method is told what time it is, nothing sleeps, nothing does I/O. What kind of failure
+an exception is stands in `celery_outbox_steps.classify`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The delay after a message's n-th failure: doubling, with up to 10 % jitter, capped."""
+
+    first: float
+    longest: float
+
+    def delay(self, retries: int, jitter: float) -> float:
+        """Seconds after a failure that `retries` others came before; `jitter` is in 0..1."""
+        # 2**64 seconds are past any cap; more would only overflow a float.
+        base = self.first * 2 ** min(retries, 64)
+        return min(base * (1 + jitter / 10), self.longest)
+
+
+class Breaker:
+    """Stops the relay from claiming rows that the broker would not take.
+
+    Two outages in a row open it. After the cooldown a single message may try; its success closes
+    the breaker, its failure opens it for another cooldown. No retry is spent on any of that.
+    """
+
+    OUTAGES = 2
+
+    def __init__(self, cooldown: float) -> None:
+        self._cooldown = cooldown
+        self._outages = 0
+        self._closed_until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._outages >= self.OUTAGES
+
+    def allowance(self, limit: int, now: float) -> int:
+        """How many rows may be claimed at `now`."""
+        if not self.is_open:
+            return limit
+        return 1 if now >= self._closed_until else 0
+
+    def outage(self, now: float) -> None:
+        self._outages += 1
+        self._closed_until = now + self._cooldown
+
+    def success(self) -> None:
+        self._outages = 0
+
+    def probe_now(self) -> None:
+        """Somebody saw the broker alive: do not wait for the cooldown."""
+        self._closed_until = 0.0
+
+
+class IdleSchedule:
+    """How long to rest between two looks: not at all while busy, then longer and longer."""
+
+    SHORTEST = 0.01
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._next = self.SHORTEST
+
+    def after_work(self, *, more: bool) -> float:
+        """The pause after a batch; none if more rows are surely waiting."""
+        self._next = min(self.SHORTEST, self._longest)
+        return 0.0 if more else self._next
+
+    def after_nothing(self) -> float:
+        """The pause after a look that found nothing."""
+        pause, self._next = self._next, min(self._next * 2, self._longest)
+        return pause
+
+
+def restart_pause(failures: int) -> float:
+    """Seconds to rest after the n-th failure in a row of the loop itself, from 0.5 to 10."""
+    return min(0.25 * 2 ** min(failures, 10), 10.0)

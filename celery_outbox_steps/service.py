@@ -1,0 +1,203 @@
+"""The thread around the relay: it starts, wakes, pauses and stops it, and outlives its errors.
+
+The worker's step owns a service; the consumer's step opens and closes its gate as the broker comes
+and goes. No exception leaves the thread: the loop backs off and starts again. While rows are moved
+no child can be forked (`celery_outbox_steps.forks`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from celery_outbox_steps import bell, forks
+from celery_outbox_steps.config import RelayConfig
+from celery_outbox_steps.events import Journal
+from celery_outbox_steps.messages import BatchResult
+from celery_outbox_steps.metrics import Sink
+from celery_outbox_steps.policy import IdleSchedule, restart_pause
+from celery_outbox_steps.publishers import Publisher, publisher_for
+from celery_outbox_steps.relay import Relay
+from celery_outbox_steps.store import Store
+
+LIVENESS_INTERVAL = 1.0
+SETTLE_MARGIN = 1.0
+
+
+class RelayService:
+    """One relay for one Store, in a thread of its own."""
+
+    def __init__(
+        self, app: Any, store: Store, config: RelayConfig, sink: Sink | None = None,
+        publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
+    ) -> None:
+        self.store = store
+        self.relay_id = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.journal = Journal(store.name, self.relay_id, sink)
+        self._config = config
+        self._relay = Relay(
+            app, store, publisher_factory(app, config.declare), config, self.relay_id, self._hurry
+        )
+        self._idle = IdleSchedule(config.idle_time)
+        self._broker_up = threading.Event()
+        self._pause_reason: str | None = None
+        self._stopping = threading.Event()
+        self._changed = threading.Event()
+        self._deadline = float("inf")
+        self._failures = 0
+        self._touched = self._sampled = float("-inf")
+        self._thread = threading.Thread(
+            target=self._run, name=f"outbox-relay-{store.name}", daemon=True
+        )
+
+    # -- called by the steps and by remote control, from other threads ----------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def open_gate(self) -> None:
+        """The broker is reachable: begin, and do not wait for a cooldown."""
+        self._relay.breaker.probe_now()
+        self._broker_up.set()
+        self._wake()
+
+    def close_gate(self) -> None:
+        """The broker is gone: claim nothing until it is back."""
+        self._broker_up.clear()
+
+    def pause(self, reason: str) -> None:
+        self._pause_reason = reason
+        self.journal.paused(reason)
+
+    def resume(self) -> None:
+        self._pause_reason = None
+        self.journal.resumed()
+        self._wake()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Finish or give back the batch in hand within `timeout` seconds, and end the thread.
+
+        The default is the warm stop: one last tick first, for what the last tasks enqueued.
+        """
+        warm = timeout is None
+        patience = self._config.shutdown_timeout if timeout is None else timeout
+        self._deadline = monotonic() + max(0.0, patience - SETTLE_MARGIN) if warm else 0.0
+        self._stopping.set()
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join(patience)
+
+    def info(self) -> dict[str, Any]:
+        """For `inspect`: reads counters, asks nobody."""
+        since = self.journal.last_published
+        return {
+            "database": self.store.name,
+            "relay": self.relay_id,
+            "state": self.state,
+            "pause_reason": self._pause_reason,
+            "published_per_second": round(self.journal.rate(), 2),
+            "seconds_since_publish": None if since is None else round(monotonic() - since, 1),
+            "last_error": self.journal.last_error,
+            "listening": getattr(self.store, "listening", False),
+            "counters": dict(self.journal.counters),
+        }
+
+    @property
+    def state(self) -> str:
+        """In one word or two, what the relay is doing."""
+        if not self._thread.is_alive():
+            return "stopped" if self._stopping.is_set() else "not started"
+        if self._stopping.is_set():
+            return "stopping"
+        if self._pause_reason is not None:
+            return "paused"
+        if not self._broker_up.is_set():
+            return "waiting for the broker"
+        if self._failures:
+            return "backing off after an error"
+        return "cooling down after an outage" if self._relay.breaker.is_open else "relaying"
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        bell.attach(self.store.name, self.store.wake)
+        self.journal.started(batch_size=self._config.batch_size)
+        while not self._stopping.is_set():
+            self._guarded(self._tick)
+            self._touch_liveness_file()
+        if monotonic() < self._deadline and self._may_relay():
+            self._guarded(self._move)
+        self._guarded(self._relay.close)
+        bell.detach(self.store.name, self.store.wake)
+        self.journal.stopped(counters=dict(self.journal.counters))
+
+    def _guarded(self, step: Callable[[], Any]) -> None:
+        """Run a step; whatever it raises is logged and followed by a rest, never by the end."""
+        try:
+            step()
+        except Exception as exc:  # noqa: BLE001  the worker must not go down with the relay
+            self._failures += 1
+            pause = restart_pause(self._failures)
+            self.journal.failed(exc, self._failures, pause)
+            self._rest(pause)
+        else:
+            if self._failures:
+                self.journal.recovered(self._failures)
+                self._failures = 0
+
+    def _tick(self) -> None:
+        if not self._may_relay():
+            self._rest(self._config.idle_time)
+            return
+        result = self._move()
+        self._sample()
+        if result.claimed:
+            pause = self._idle.after_work(more=result.full and not result.outage)
+        else:
+            pause = self._idle.after_nothing()
+        if pause:
+            self.store.wait(pause)
+
+    def _move(self) -> BatchResult:
+        with forks.gate:
+            result = self._relay.run_once()
+        self.journal.batch(result)
+        return result
+
+    def _may_relay(self) -> bool:
+        return self._broker_up.is_set() and self._pause_reason is None
+
+    def _hurry(self) -> bool:
+        return self._stopping.is_set() and monotonic() >= self._deadline
+
+    def _rest(self, pause: float) -> None:
+        """Wait for a change of state. In pieces, so that the liveness file stays fresh."""
+        end = monotonic() + pause
+        while not self._stopping.is_set() and (left := end - monotonic()) > 0:
+            if self._changed.wait(min(left, LIVENESS_INTERVAL)):
+                self._changed.clear()
+                return
+            self._touch_liveness_file()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self.store.wake()
+
+    def _sample(self) -> None:
+        if monotonic() - self._sampled >= self._config.sample_interval:
+            self._sampled = monotonic()
+            self.journal.sampled(self.store.sample())
+
+    def _touch_liveness_file(self) -> None:
+        if self._config.liveness_file and monotonic() - self._touched >= LIVENESS_INTERVAL:
+            self._touched = monotonic()
+            try:
+                Path(self._config.liveness_file).touch()
+            except OSError as exc:
+                self.journal.liveness_failed(exc)

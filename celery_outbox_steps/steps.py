@@ -1,0 +1,167 @@
+"""The bootsteps: they wire the relay into the worker's life and contain nothing else.
+
+`OutboxRelayStep` is a worker step; it builds the services and owns their threads. It adds
+`BrokerGateStep` to the consumer, whose start and stop follow the broker connection. On a warm
+shutdown the relay goes on while the pool drains, so that what the last tasks enqueue is published:
+the only hook after the drain is the consumer step's `shutdown`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from celery import bootsteps
+from celery.exceptions import ImproperlyConfigured
+from celery.utils.imports import symbol_by_name
+
+from celery_outbox_steps import control  # noqa: F401  registers the remote control commands
+from celery_outbox_steps.config import BY_NAME, RelayConfig, read
+from celery_outbox_steps.errors import ConfigurationError, OutboxError
+from celery_outbox_steps.metrics import sink_for
+from celery_outbox_steps.service import RelayService
+from celery_outbox_steps.store import Store
+
+COLD_SHUTDOWN = 2.0
+"""Seconds that a cold shutdown waits for the relay to give its rows back."""
+
+
+class RelayCannotStart(ImproperlyConfigured, click.ClickException):  # type: ignore[misc]
+    """Ends `celery worker` at start with one clear line instead of a traceback."""
+
+    def __init__(self, message: str) -> None:
+        click.ClickException.__init__(self, f"The outbox relay can't start. {message}")
+
+
+class Relays:
+    """The services of one worker: one per Store."""
+
+    def __init__(self, services: list[RelayService]) -> None:
+        self.services = services
+
+    def start(self) -> None:
+        for service in self.services:
+            service.start()
+
+    def open_gate(self) -> None:
+        for service in self.services:
+            service.open_gate()
+
+    def close_gate(self) -> None:
+        for service in self.services:
+            service.close_gate()
+
+    def stop(self, timeout: float | None = None) -> None:
+        for service in self.services:
+            service.stop(timeout)
+
+    def info(self) -> list[dict[str, Any]]:
+        return [service.info() for service in self.services]
+
+
+class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """`app.steps["worker"].add(OutboxRelayStep)`; active with `--outbox-relay`."""
+
+    name = "OutboxRelay"
+    # After the pool has forked its first children, before the consumer is built.
+    requires = ("celery.worker.components:Pool",)
+    conditional = True
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        worker.outbox_relays = None
+        self._flags = {name: value for name, value in options.items()
+                       if name.startswith("outbox_") and value is not None}
+        try:
+            _apply_flags(worker.app, self._flags)
+            self.enabled = read(worker.app.conf, "relay")
+        except ConfigurationError as exc:
+            raise RelayCannotStart(str(exc)) from exc
+
+    def create(self, worker: Any) -> Relays:
+        try:
+            worker.outbox_relays = Relays(_services(worker))
+        except OutboxError as exc:
+            raise RelayCannotStart(str(exc)) from exc
+        worker.app.steps["consumer"].add(BrokerGateStep)
+        return worker.outbox_relays
+
+    def stop(self, worker: Any) -> None:
+        """Not yet: the pool has still to drain. `BrokerGateStep.shutdown` stops the relay."""
+
+    def terminate(self, worker: Any) -> None:
+        worker.outbox_relays.stop(COLD_SHUTDOWN)
+
+    def info(self, worker: Any) -> dict[str, Any]:
+        return {"outbox": worker.outbox_relays.info()}
+
+
+class BrokerGateStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Lets the relay work while the worker's own broker connection is up."""
+
+    name = "OutboxBrokerGate"
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._relays: Relays | None = consumer.controller.outbox_relays
+
+    def include_if(self, consumer: Any) -> bool:
+        return self._relays is not None
+
+    def create(self, consumer: Any) -> None:
+        """Nothing of its own to create."""
+
+    def start(self, consumer: Any) -> None:
+        if self._relays is not None:
+            self._relays.open_gate()
+
+    def stop(self, consumer: Any) -> None:
+        lost = consumer.blueprint.state == bootsteps.RUN  # otherwise the worker shuts down
+        if lost and self._relays is not None:
+            self._relays.close_gate()
+
+    def shutdown(self, consumer: Any) -> None:
+        if self._relays is not None:
+            self._relays.stop()
+
+
+def _apply_flags(app: Any, flags: dict[str, Any]) -> None:
+    """A flag beats a setting: from here on there is only the app's configuration."""
+    for name, value in flags.items():
+        setting = BY_NAME.get(name.removeprefix("outbox_"))
+        if setting is not None:
+            app.conf[setting.conf_name] = setting.parse(value, setting.flag_name)
+
+
+def _services(worker: Any) -> list[RelayService]:
+    app = worker.app
+    config, sink = RelayConfig.from_app(app), sink_for(app)
+    stores = _stores(app)
+    for store in stores:
+        _refuse_blocking_driver(worker, store)
+        store.check()
+        store.close()  # the thread opens its own connection
+    return [RelayService(app, store, config, sink) for store in stores]
+
+
+def _stores(app: Any) -> list[Store]:
+    path = read(app.conf, "store")
+    try:
+        factory = symbol_by_name(path)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigurationError(
+            f"CELERY_OUTBOX_STORE = {path!r} can't be imported: {exc}. It names a function that "
+            'takes the app and returns a list of Stores, like "django_integration.store:stores".'
+        ) from exc
+    stores: list[Store] = factory(app)
+    return stores
+
+
+def _refuse_blocking_driver(worker: Any, store: Store) -> None:
+    pool = getattr(worker.pool_cls, "__module__", "")
+    if getattr(store, "blocks_event_loop", False) and pool.endswith((".gevent", ".eventlet")):
+        raise ConfigurationError(
+            f"The driver of database {store.name!r} would block every greenlet of this worker. "
+            "Use psycopg 3 or PyMySQL with this pool, or run the relay in a worker with another one."
+        )
