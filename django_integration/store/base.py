@@ -164,8 +164,11 @@ class DjangoStore:
         self._session.close()
 
     def _opened(self, session: Session) -> None:
-        if self._notify and not session.borrowed and session.wrapper.vendor == "postgresql":
-            self._listener.begin(session)
+        if session.borrowed:
+            return
+        self._dialect.opened(session)
+        if self._notify and self._dialect.notifies:
+            self._listener.begin(session, pooled=self._dialect.pooled)
 
     def _claim(self, limit: int, lease: float, relay_id: str, start: Any) -> Rows:
         began = time.monotonic()

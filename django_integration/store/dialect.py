@@ -48,6 +48,10 @@ class Dialect:
     begin = "BEGIN"
     options: dict[str, Any] = {}
     """Connection options that a relay wants, unless the project sets them."""
+    notifies = False
+    """Does the database wake those who LISTEN?"""
+    pooled = False
+    """Does a pooler hand each of our transactions to another session?"""
     watermark = True
     """Do deleted rows linger in the index, so that remembering where live ones begin pays?"""
 
@@ -56,6 +60,9 @@ class Dialect:
     ) -> Rows:
         """Lease up to `limit` due rows: the columns of `ClaimedMessage`, then the position."""
         raise NotImplementedError
+
+    def opened(self, session: Session) -> None:
+        """A connection of our own was just opened; nothing else ran on it yet."""
 
     def check(self, wrapper: Any) -> str:
         """What is too old here, and what to do about it; empty if nothing is."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery_outbox")
 
+POOLED = "a connection pooler sits between the relay and PostgreSQL"
+
 
 class Bell:
     """A pipe to ourselves: ringing it ends a wait, in this process only."""
@@ -72,10 +74,10 @@ class Listener:
         self._notified = False
         self._complained = False
 
-    def begin(self, session: Session) -> None:
-        """Called with each new connection, before anything else runs on it."""
+    def begin(self, session: Session, *, pooled: bool) -> None:
+        """Called with each new connection, before the first claim on it."""
         self.listening = False
-        reason = self._obstacle(session)
+        reason = POOLED if pooled else self._listen(session)
         if reason:
             self._complain(session.alias, reason)
             return
@@ -94,14 +96,10 @@ class Listener:
         notified, self._notified = self._notified, False
         return notified
 
-    def _obstacle(self, session: Session) -> str:
-        """Why LISTEN can't work here; if nothing is in the way, we listen afterwards."""
+    def _listen(self, session: Session) -> str:
+        """LISTEN; why that can't work here, or an empty text."""
         try:
             with session.wrapper.cursor() as cursor:
-                cursor.execute("SELECT pg_backend_pid()")
-                # A pooler makes up the process id that it tells its clients at startup.
-                if cursor.fetchone()[0] != session.raw.info.backend_pid:
-                    return "a connection pooler sits between the relay and PostgreSQL"
                 cursor.execute(f"LISTEN {CHANNEL}")
         except Error as error:
             if not session.wrapper.is_usable():

@@ -1,4 +1,9 @@
-"""PostgreSQL: the claim is one statement, and the plan can't read more than the batch."""
+"""PostgreSQL: the claim is one statement, and its plan can't read more than the batch.
+
+A queue table's statistics are wrong much of the time (filled and emptied between two ANALYZEs, or
+never analysed), and then the planner reads and sorts the whole table. So plans without the index
+are switched off for the relay's own session; behind a pooler, only for the claim's transaction.
+"""
 
 # ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
 from __future__ import annotations
@@ -12,6 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from django_integration.store.session import Session
+
+# jit: where a switched-off plan is needed after all, its penalty would look worth compiling.
+PLANNER = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
+FOR_SESSION = "; ".join(f"SET {name} = off" for name in PLANNER)
+FOR_TRANSACTION = "; ".join(f"SET LOCAL {name} = off" for name in PLANNER)
 
 
 class PostgreSQL(Dialect):
@@ -29,6 +39,7 @@ class PostgreSQL(Dialect):
         LEFT JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname
             AND s.attname = 'due_at'
         WHERE c.oid = 'celery_outbox'::regclass"""
+    notifies = True
     # Without them a relay whose server vanished from the network waits for a quarter of an hour.
     options = {
         "connect_timeout": 10, "tcp_user_timeout": 30_000,
@@ -38,8 +49,19 @@ class PostgreSQL(Dialect):
     def claim(
         self, session: Session, limit: int, lease: float, relay_id: str, start: Any
     ) -> Rows:
-        sql, params = self.claim_statement(limit, lease, relay_id, start)
-        return session.rows(sql, params)
+        statement = self.claim_statement(limit, lease, relay_id, start)
+        if not self.pooled:
+            return session.rows(*statement)
+        with session.transaction():
+            session.run(FOR_TRANSACTION)
+            return session.rows(*statement)
+
+    def opened(self, session: Session) -> None:
+        # A pooler makes up the process id that it tells its clients at startup.
+        (actual,) = session.rows("SELECT pg_backend_pid()")[0]
+        self.pooled = actual != session.raw.info.backend_pid
+        if not self.pooled:
+            session.run(FOR_SESSION)
 
     def claim_statement(
         self, limit: int, lease: float, relay_id: str, start: Any

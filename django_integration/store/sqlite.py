@@ -18,6 +18,7 @@ class SQLite(Dialect):
     later = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
     waited = "(julianday('now') - julianday(created_at)) * 86400.0"
     left = "(julianday(claimed_until) - julianday('now')) * 86400.0"
+    hint = " INDEXED BY celery_outbox_due"
     for_update = ""
     skip_locked = ""
     # The write lock at once: a transaction that reads first could not get it later.
@@ -35,7 +36,7 @@ class SQLite(Dialect):
         due, params = self.due(start)
         sql = (
             f"UPDATE {OUTBOX} SET claimed_by = %s, claimed_until = {self.later} WHERE id IN"
-            f" (SELECT id FROM {OUTBOX} WHERE {due} ORDER BY due_at, id LIMIT %s)"
+            f" (SELECT id FROM {OUTBOX}{self.hint} WHERE {due} ORDER BY due_at, id LIMIT %s)"
             f" RETURNING {self.columns}"
         )
         return sql, [relay_id, lease, *params, limit]
