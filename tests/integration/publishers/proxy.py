@@ -1,0 +1,135 @@
+"""A TCP proxy that misbehaves on command: it stalls like a dead network, or cuts like a crash.
+
+    with Proxy("127.0.0.1", 5672) as proxy:
+        connect_to(proxy.port)
+        proxy.stall()        # accepts and keeps connections, forwards nothing
+        proxy.resume()
+        proxy.cut()          # resets every connection; new ones are served
+        proxy.cut_after(n)   # forwards n more bytes towards the server, then cuts
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_BUFFER = 16 * 1024
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Proxy:
+    """Forwards between its own port and a server, until told otherwise."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        # Small buffers: a stalled connection is noticed after kilobytes, not after megabytes.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        self.port: int = self._listener.getsockname()[1]
+        self.connections = 0
+        """Connections accepted so far."""
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self._clients: set[socket.socket] = set()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._budget: int | None = None
+        self._lock = threading.RLock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed = True
+        self._flowing.set()
+        self._thread.join(10)
+        self.cut()
+        self._listener.close()
+
+    def stall(self) -> None:
+        """Forward nothing more, in either direction, and close nothing."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """Go on with what has piled up."""
+        self._flowing.set()
+
+    def cut(self) -> None:
+        """Reset every connection."""
+        with self._lock:
+            for sock in list(self._pairs):
+                self._drop(sock)
+
+    def cut_after(self, count: int) -> None:
+        """Forward `count` more bytes towards the server, then cut."""
+        with self._lock:
+            self._budget = count
+
+    def _serve(self) -> None:
+        while not self._closed:
+            if not self._flowing.wait(0.05):
+                continue
+            with self._lock:
+                sockets = [self._listener, *self._pairs]
+            with suppress(OSError, ValueError):
+                for sock in select.select(sockets, [], [], 0.02)[0]:
+                    self._on_readable(sock)
+
+    def _on_readable(self, sock: socket.socket) -> None:
+        with self._lock:
+            if not self._flowing.is_set():
+                return
+            if sock is self._listener:
+                self._accept()
+            elif sock in self._pairs:
+                self._forward(sock)
+
+    def _accept(self) -> None:
+        client = self._listener.accept()[0]
+        server = socket.create_connection(self._target)
+        self.connections += 1
+        self._pairs[client], self._pairs[server] = server, client
+        self._clients.add(client)
+
+    def _forward(self, sock: socket.socket) -> None:
+        try:
+            data = sock.recv(_BUFFER)
+            self._pairs[sock].sendall(self._allowed(sock, data))
+        except OSError:
+            data = b""
+        if not data or self._budget == 0:
+            self._budget = None
+            self._drop(sock)
+
+    def _allowed(self, sock: socket.socket, data: bytes) -> bytes:
+        if self._budget is None or sock not in self._clients:
+            return data
+        data = data[: self._budget]
+        self._budget -= len(data)
+        return data
+
+    def _drop(self, sock: socket.socket) -> None:
+        other = self._pairs.pop(sock, None)
+        for each in (sock, other):
+            if each is not None:
+                self._pairs.pop(each, None)
+                self._clients.discard(each)
+                with suppress(OSError):
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                each.close()
