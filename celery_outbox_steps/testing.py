@@ -328,7 +328,7 @@ def _unlease(row: MemoryRow) -> None:
 
 def _claimed(row: MemoryRow, now: float) -> ClaimedMessage:
     columns = [getattr(row, name) for name in ClaimedMessage._fields if name != "waited"]
-    return ClaimedMessage(*columns, waited=now - row.created_at)
+    return ClaimedMessage._make([*columns, now - row.created_at])
 
 
 def _top_failing(rows: list[MemoryRow], top: int) -> tuple[dict[str, Any], ...]:

@@ -1,0 +1,224 @@
+"""The stores under test, each with the same handles: add rows, look at them, let time pass.
+
+A database backend owns a freshly created database under an alias of its own. Time passes there by
+moving every timestamp into the past; in memory by turning the clock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from django.core.management import call_command
+from django.db import connections
+
+from celery_outbox_steps.testing import MemoryStore
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, DatabaseNow
+from django_integration.store import DjangoStore
+from tests import helpers
+
+SERVICES = {"psycopg": "postgresql", "psycopg2": "postgresql",
+            "mysqlclient": "mysql", "pymysql": "mysql"}
+MODULES = {"psycopg": "psycopg", "psycopg2": "psycopg2", "mysqlclient": "MySQLdb",
+           "pymysql": "pymysql", "sqlite": "sqlite3.dbapi2"}
+TIMES = {
+    CeleryOutbox: ("created_at", "due_at", "updated_at", "claimed_until", "published_at"),
+    CeleryOutboxDeadLetter: ("created_at", "dead_at"),
+}
+EARLIER = {
+    "postgresql": "{0} - %s * interval '1 second'",
+    "mysql": "{0} - INTERVAL %s SECOND",
+    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', {0}, printf('-%%.3f seconds', %s))",
+}
+
+
+class MemoryBackend:
+    """`MemoryStore`s share one set of rows, as relays share a table."""
+
+    name = "memory"
+    vendor = "memory"
+
+    def __init__(self) -> None:
+        self._shift = 0.0
+        self._rows: Any = None
+        self.clear()
+
+    def clear(self) -> None:
+        self._rows = MemoryStore(clock=self._clock)
+
+    def store(self, **options: Any) -> MemoryStore:
+        store = MemoryStore(clock=self._clock, **options)
+        store.rows, store.dead_letters = self._rows.rows, self._rows.dead_letters
+        store._lock = self._rows._lock
+        store._next_id = self._rows._next_id  # type: ignore[method-assign]
+        return store
+
+    def add(self, count: int = 1, **columns: Any) -> list[int]:
+        return [self._rows.add(**columns) for _ in range(count)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [_as_dict(row) for row in self._rows.rows.values()]
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        return [
+            {**_as_dict(letter.row), "id": letter.id, "failure_reason": letter.failure_reason}
+            for letter in self._rows.dead_letters.values()
+        ]
+
+    def seconds_until(self, moment: float) -> float:
+        return moment - self._clock()
+
+    def pass_time(self, seconds: float) -> None:
+        self._shift += seconds
+
+    def _clock(self) -> float:
+        return time.time() + self._shift
+
+
+class DatabaseBackend:
+    """`DjangoStore`s on one database."""
+
+    def __init__(self, name: str, settings: dict[str, Any], suffix: str = "") -> None:
+        self.name = name
+        self.alias = f"contract_{name}{suffix}"
+        self.settings = settings
+        self._stores: list[DjangoStore] = []
+
+    @property
+    def vendor(self) -> str:
+        return str(connections[self.alias].vendor)
+
+    def clear(self) -> None:
+        for store in self._stores:
+            store.close()
+        self._stores.clear()
+        for model in TIMES:
+            model.objects.using(self.alias).all().delete()
+
+    def store(self, **options: Any) -> DjangoStore:
+        store = DjangoStore(self.alias, **options)
+        self._stores.append(store)
+        return store
+
+    def add(self, count: int = 1, *, due_in: float = 0.0, **columns: Any) -> list[int]:
+        defaults = {"task_id": "id", "task_name": "tests.task", "args": "[]", "kwargs": "{}",
+                    "options": "{}"}
+        ids = []
+        for _ in range(count):
+            row = CeleryOutbox(**{**defaults, **columns})
+            row.save(using=self.alias)
+            ids.append(row.pk)
+        if due_in:
+            self._earlier(CeleryOutbox, ("due_at",), -due_in, ids)
+        return ids
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [_columns(row) for row in CeleryOutbox.objects.using(self.alias).order_by("id")]
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        letters = CeleryOutboxDeadLetter.objects.using(self.alias).order_by("id")
+        return [_columns(letter) for letter in letters]
+
+    def seconds_until(self, moment: datetime) -> float:
+        now = CeleryOutbox.objects.using(self.alias).annotate(n=DatabaseNow()).values("n").first()
+        current = now["n"] if now else datetime.now(timezone.utc)
+        return (moment - current).total_seconds()
+
+    def pass_time(self, seconds: float) -> None:
+        for model, columns in TIMES.items():
+            self._earlier(model, columns, seconds)
+
+    def execute(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(sql, params)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def _earlier(
+        self, model: Any, columns: tuple[str, ...], seconds: float, ids: list[int] | None = None
+    ) -> None:
+        changes = ", ".join(f"{name} = {EARLIER[self.vendor].format(name)}" for name in columns)
+        where = "" if ids is None else f" WHERE id IN ({', '.join(['%s'] * len(ids))})"
+        self.execute(
+            f"UPDATE {model._meta.db_table} SET {changes}{where}",
+            *[seconds] * len(columns), *(ids or ()),
+        )
+
+
+Backend = MemoryBackend | DatabaseBackend
+
+
+@contextmanager
+def opened(name: str, directory: Path, *, migrated: bool = True) -> Iterator[Backend]:
+    """The backend, on a database that lives as long as this block."""
+    if name == "memory":
+        yield MemoryBackend()
+        return
+    suffix = "" if migrated else "_empty"
+    backend = DatabaseBackend(name, _settings(name, directory, suffix), suffix)
+    with registered(backend), _created(backend):
+        assert connections[backend.alias].Database.__name__ == MODULES[name]
+        if migrated:
+            call_command("migrate", "celery_outbox", database=backend.alias, verbosity=0)
+        yield backend
+        for store in backend._stores:
+            store.close()
+        connections[backend.alias].close()
+
+
+@contextmanager
+def registered(backend: DatabaseBackend) -> Iterator[None]:
+    """Django knows the alias only inside this block, so that no other test sees it."""
+    known = connections.configure_settings({"default": {}, backend.alias: backend.settings})
+    connections.settings[backend.alias] = known[backend.alias]
+    try:
+        yield
+    finally:
+        connections[backend.alias].close()
+        del connections[backend.alias]
+        del connections.settings[backend.alias]
+
+
+def _settings(name: str, directory: Path, suffix: str) -> dict[str, Any]:
+    if name == "sqlite":
+        return {"ENGINE": "django.db.backends.sqlite3",
+                "NAME": str(directory / f"contract{suffix}.sqlite3"), "OPTIONS": {"timeout": 20}}
+    service = helpers.require_service(SERVICES[name])
+    shared = {"NAME": f"outbox_contract_{os.getpid()}{suffix}",
+              "HOST": service.host, "PORT": str(service.port)}
+    if SERVICES[name] == "postgresql":
+        user = os.environ.get("PGUSER", "postgres")
+        return {"ENGINE": "django.db.backends.postgresql", "USER": user, **shared}
+    return {"ENGINE": "django.db.backends.mysql", "USER": "root", "PASSWORD": "",
+            "OPTIONS": {"charset": "utf8mb4"}, **shared}
+
+
+@contextmanager
+def _created(backend: DatabaseBackend) -> Iterator[None]:
+    connection = connections[backend.alias]
+    if connection.vendor == "sqlite":
+        yield
+        return
+    database = connection.ops.quote_name(backend.settings["NAME"])
+    with connection._nodb_cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {database}")
+        cursor.execute(f"CREATE DATABASE {database}")
+    try:
+        yield
+    finally:
+        connections[backend.alias].close()
+        force = " WITH (FORCE)" if connection.vendor == "postgresql" else ""
+        with suppress(Exception), connection._nodb_cursor() as cursor:
+            cursor.execute(f"DROP DATABASE {database}{force}")
+
+
+def _columns(row: Any) -> dict[str, Any]:
+    return {field.column: getattr(row, field.column) for field in row._meta.concrete_fields}
+
+
+def _as_dict(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in type(row).__slots__}
