@@ -62,12 +62,12 @@ def require_service(name: str) -> Service:
     return found
 
 
-def require_program(name: str) -> str:
+def require_program(*names: str) -> str:
     """The path of a server program that a test starts itself, such as pgbouncer."""
     __tracebackhide__ = True
-    found = programs.which(name)
+    found = programs.which(*names)
     if found is None:
-        raise _absent(f"the program {name} is not installed")
+        raise _absent(f"the program {' or '.join(names)} is not installed")
     return found
 
 

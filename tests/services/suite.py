@@ -44,7 +44,7 @@ STAGES: dict[str, list[str | Path]] = {
 }
 SUITES = ("unit", "services", "contract", "integration", "acceptance")
 NOTHING_RAN = "no tests ran"
-_CLOSING = re.compile(r"^=+ (.* in [\d.]+s.*?) =+$")
+_CLOSING = re.compile(r"^(=+ )?(\d+ [a-z]+|no tests ran).* in [\d.]+s\b")
 
 
 @dataclass
@@ -94,6 +94,8 @@ class Suite:
             self.services.append(found)
             os.environ.update(found.environment())
             _say(f"{TITLES[name]} {found.version} at {found.address} ({found.found})")
+        for name in NAMES:
+            self._provide_server_programs(name)
         for name in PROGRAMS:
             self._provide_program(name)
         in_ci = bool(os.environ.get("CI"))
@@ -101,6 +103,17 @@ class Suite:
             self.results.append(
                 Result("all services", False, f"missing: {', '.join(self.missing)}")
             )
+
+    def _provide_server_programs(self, name: str) -> None:
+        """For the tests that mistreat a server: that one must be theirs."""
+        if not private.possible(name) and debian.possible():
+            try:
+                debian.install(debian.SERVERS[name], _say)
+            except RuntimeError as error:
+                _say(str(error))
+        if not private.possible(name):
+            reason = "its server program is not installed; tests that stop the server need it"
+            self.missing[f"private {name}"] = reason
 
     def _provide_program(self, name: str) -> None:
         try:

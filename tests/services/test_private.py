@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers import wait_for
-from tests.services import NAMES, ROOT, Service, address, handshake, private
+from tests.helpers import require_program, wait_for
+from tests.services import NAMES, ROOT, Service, address, handshake, private, recipes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,8 @@ def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
     name: str = request.param
-    if not private.possible(name):
-        pytest.skip(f"the programs of {name} are not installed")
+    for names in recipes.PROGRAMS[name]:
+        require_program(*names)
     service = private.start(name, home=tmp_path_factory.mktemp("services"))
     yield service
     if Path(service.directory).exists():
@@ -74,8 +74,7 @@ def test_a_recycled_process_id_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_up_prints_the_variables_and_down_stops(tmp_path: Path) -> None:
-    if not private.possible("redis"):
-        pytest.skip("redis-server is not installed")
+    require_program("redis-server", "valkey-server")
     environment = {**os.environ, "OUTBOX_SERVICES_HOME": str(tmp_path)}
 
     def command(*arguments: str) -> str:
