@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import programs
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -112,10 +110,3 @@ def _daemons_stay_down() -> Iterator[None]:
     finally:
         if ours:
             _POLICY.unlink(missing_ok=True)
-
-
-def install_program(name: str, say: Callable[[str], None]) -> str | None:
-    """The path of a program that the tests start themselves, installed if that is possible."""
-    if programs.which(name) is None and possible():
-        install(SERVERS[name], say)
-    return programs.which(name)

@@ -16,24 +16,9 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from . import (
-    HOME,
-    NAMES,
-    PROGRAMS,
-    ROOT,
-    TITLES,
-    Service,
-    debian,
-    docker,
-    finder,
-    private,
-    programs,
-)
-
-if TYPE_CHECKING:
-    from types import FrameType
+from . import HOME, ROOT
+from .equipment import Equipment
 
 BIN = Path(sys.executable).parent
 STAGES: dict[str, list[str | Path]] = {
@@ -67,64 +52,26 @@ class Suite:
 
     def __init__(self, pytest_arguments: list[str]) -> None:
         self.pytest_arguments = pytest_arguments
-        self.services: list[Service] = []
-        self.programs: dict[str, str] = {}
-        self.missing: dict[str, str] = {}
+        self.equipment = Equipment()
         self.results: list[Result] = []
         self.closing = "pytest did not get to its closing line"
 
     def run(self) -> int:
         try:
-            self._provide()
+            self.equipment.provide()
+            self._judge_what_is_missing()
             self._check()
             self._test()
         finally:
-            self._stop()
+            if os.environ.get("KEEP_SERVICES") != "1":
+                self.equipment.put_away()
         self._summary()
         return 0 if all(result.passed for result in self.results) else 1
 
-    def _provide(self) -> None:
-        only_private = os.environ.get("PRIVATE_SERVICES") == "1"
-        for name in NAMES:
-            try:
-                found = finder.provide(name, _say, only_private=only_private)
-            except finder.MissingServiceError as error:
-                self.missing[TITLES[name]] = str(error)
-                continue
-            self.services.append(found)
-            os.environ.update(found.environment())
-            _say(f"{TITLES[name]} {found.version} at {found.address} ({found.found})")
-        for name in NAMES:
-            self._provide_server_programs(name)
-        for name in PROGRAMS:
-            self._provide_program(name)
-        in_ci = bool(os.environ.get("CI"))
-        if self.missing and in_ci:
-            self.results.append(
-                Result("all services", False, f"missing: {', '.join(self.missing)}")
-            )
-
-    def _provide_server_programs(self, name: str) -> None:
-        """For the tests that mistreat a server: that one must be theirs."""
-        if not private.possible(name) and debian.possible():
-            try:
-                debian.install(debian.SERVERS[name], _say)
-            except RuntimeError as error:
-                _say(str(error))
-        if not private.possible(name):
-            reason = "its server program is not installed; tests that stop the server need it"
-            self.missing[f"private {name}"] = reason
-
-    def _provide_program(self, name: str) -> None:
-        try:
-            path = debian.install_program(name, _say)
-        except RuntimeError as error:
-            path = None
-            _say(str(error))
-        if path is None:
-            self.missing[name] = "the program is not installed"
-        else:
-            self.programs[name] = f"{programs.version_of(path)}, {path}"
+    def _judge_what_is_missing(self) -> None:
+        missing = ", ".join(self.equipment.missing)
+        if missing and os.environ.get("CI"):
+            self.results.append(Result("all services", False, f"missing: {missing}"))
 
     def _check(self) -> None:
         for name, command in STAGES.items():
@@ -174,26 +121,9 @@ class Suite:
             _wait_or_kill(process)
             raise
 
-    def _stop(self) -> None:
-        if os.environ.get("KEEP_SERVICES") == "1":
-            return
-        for service in self.services:
-            if service.pids:
-                private.stop(service)
-        if any(service.found == docker.FOUND for service in self.services):
-            docker.stop()
-
     def _summary(self) -> None:
         _headline("summary")
-        for service in self.services:
-            where = f"at {service.address}, {service.found}"
-            print(f"{TITLES[service.name]:<14} {service.version} {where}")
-        for name, text in self.programs.items():
-            print(f"{name:<14} {text}")
-        for name, reason in self.missing.items():
-            consequence = "a failure in CI" if os.environ.get("CI") else "its tests were SKIPPED"
-            print(f"{name:<14} MISSING, {consequence}: {reason}")
-        print()
+        print("\n".join(self.equipment.lines()), end="\n\n")
         for result in self.results:
             print(f"{result.verdict:<4} {result.name:<14} {result.text}")
         print(f"\n{self.closing}", flush=True)
@@ -214,15 +144,11 @@ def _wait_or_kill(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def _say(text: str) -> None:
-    print(f"services: {text}", flush=True)
-
-
 def _headline(text: str) -> None:
     print(f"\n--- {text} {'-' * (72 - len(text))}", flush=True)
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
+def _interrupted(number: int, frame: object) -> None:
     """SIGTERM ends us as Ctrl-C does: with what we started stopped."""
     raise KeyboardInterrupt
 
