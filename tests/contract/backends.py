@@ -33,7 +33,7 @@ TIMES = {
 EARLIER = {
     "postgresql": "{0} - %s * interval '1 second'",
     "mysql": "{0} - INTERVAL %s SECOND",
-    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', {0}, printf('-%%.3f seconds', %s))",
+    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', {0}, printf('%%.3f seconds', -(%s)))",
 }
 
 

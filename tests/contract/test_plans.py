@@ -1,0 +1,130 @@
+"""A claim costs O(batch): asked of the planner, never of a clock.
+
+The table holds about 160,000 rows, nine in ten of them backing off. The statistics are the worst
+that can happen to a queue: there are none, or they are from the time when the table was empty.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from django.db import connections
+
+from django_integration.store.mysql import MySQL
+from django_integration.store.postgresql import FOR_SESSION, PostgreSQL
+from django_integration.store.sqlite import SQLite
+from tests.helpers import wait_for
+
+LIMIT = 500
+COLUMNS = ("task_id, task_name, args, kwargs, options, created_at, due_at, retries,"
+           " schema_version")
+
+
+@pytest.fixture(scope="module")
+def full(opened_backend):
+    """163,840 rows, of which 16,384 are due."""
+    opened_backend.clear()
+    if opened_backend.vendor == "postgresql":
+        opened_backend.execute("ANALYZE celery_outbox")
+    opened_backend.add(2, options="x" * 300)
+    opened_backend.add(18, due_in=3600, options="x" * 300)
+    for _ in range(13):
+        opened_backend.execute(
+            f"INSERT INTO celery_outbox ({COLUMNS}) SELECT {COLUMNS} FROM celery_outbox"
+        )
+    opened_backend.execute(
+        "INSERT INTO celery_outbox_dead_letter"
+        " (task_id, task_name, args, kwargs, options, created_at, retries, schema_version, dead_at,"
+        " failure_reason) SELECT task_id, task_name, args, kwargs, options, created_at, 0, 1,"
+        " created_at, 'no' FROM celery_outbox LIMIT 1000"
+    )
+    yield opened_backend
+    opened_backend.clear()
+
+
+@pytest.fixture
+def database(full):
+    return full
+
+
+def nodes(plan):
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def position(database):
+    """A due time as the watermark keeps it."""
+    expression = {"postgresql": PostgreSQL.position}.get(database.vendor, "due_at")
+    return database.execute(f"SELECT {expression} FROM celery_outbox ORDER BY due_at LIMIT 1")[0][0]
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.parametrize("watermark", [False, True])
+def test_a_claim_reads_one_index_range_and_sorts_nothing(database, analysed, watermark):
+    check = {"postgresql": _postgresql, "mysql": _mysql, "sqlite": _sqlite}[database.vendor]
+    if analysed:
+        database.execute({"postgresql": "ANALYZE celery_outbox", "sqlite": "ANALYZE",
+                          "mysql": "ANALYZE TABLE celery_outbox"}[database.vendor])
+    check(database, position(database) if watermark and database.vendor != "sqlite" else None)
+
+
+def _postgresql(database, start):
+    sql, params = PostgreSQL().claim_statement(LIMIT, 300, "me", start)
+    with connections[database.alias].cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(FOR_SESSION)
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params)
+        answer = cursor.fetchone()[0]
+        cursor.execute("ROLLBACK")
+    plan = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+    kinds = {node["Node Type"] for node in nodes(plan)}
+    assert not kinds & {"Seq Scan", "Sort", "Bitmap Heap Scan", "Hash Join"}, kinds
+    (scan,) = (n for n in nodes(plan) if n.get("Index Name") == "celery_outbox_due")
+    assert "due_at <= statement_timestamp()" in scan["Index Cond"]
+    assert ("due_at >= " in scan["Index Cond"]) is (start is not None)
+    assert scan["Actual Rows"] == LIMIT
+    assert scan.get("Rows Removed by Filter", 0) == 0
+
+
+def _mysql(database, start):
+    sql, params = MySQL().claim_statement(LIMIT, start)
+    ((*_, kind, _, key, _, _, _, extra),) = database.execute(f"EXPLAIN {sql}", *params)
+    assert (kind, key) == ("range", "celery_outbox_due")
+    assert "filesort" not in extra
+    assert "temporary" not in extra
+
+
+def _sqlite(database, start):
+    sql, params = SQLite().claim_statement(LIMIT, 300, "me", start)
+    steps = [step[-1] for step in database.execute(f"EXPLAIN QUERY PLAN {sql}", *params)]
+    assert any(re.search(r"INDEX celery_outbox_due \(.*due_at<\?", step) for step in steps), steps
+    assert not any("B-TREE FOR ORDER" in step for step in steps), steps
+    assert not any(step.startswith("SCAN celery_outbox") for step in steps), steps
+
+
+def test_a_store_at_work_never_reads_the_whole_table(database):
+    """What PostgreSQL itself counted, for everything that runs per batch."""
+    if database.vendor != "postgresql":
+        pytest.skip("only PostgreSQL counts its scans by table")
+    counters = ("SELECT seq_scan, idx_scan FROM pg_stat_user_tables"
+                " WHERE relname = 'celery_outbox'")
+    before = database.execute(counters)[0]
+    store = database.store()
+    claimed = store.claim(LIMIT, 300, "me")
+    store.renew([message.id for message in claimed], 300, "me")
+    store.release([message.id for message in claimed], "me")
+    store.claim(LIMIT, 300, "me")
+    store.close()
+    after = wait_for(lambda: (row := database.execute(counters)[0])[1] > before[1] and row)
+    assert after[0] == before[0]
+
+
+def test_counts_stop_at_their_cap(database):
+    stats, sample = database.store().stats(), database.store().sample()
+    assert stats.capped is True
+    assert stats.depth >= 100_000
+    assert sample.depth >= 10_000
+    assert sample.dead_letters == 1000
