@@ -77,12 +77,6 @@ _REDIS_OUTAGES = {
     "TryAgainError",
 }
 _PUBLISH = (60, 40)
-_BLAMES_A_METHOD = (
-    amqp_errors.FrameError,
-    amqp_errors.FrameSyntaxError,
-    amqp_errors.InternalError,
-    amqp_errors.AMQPNotImplementedError,
-)
 
 
 def _amqp_verdict(error: Exception) -> Verdict:
@@ -96,10 +90,9 @@ def _amqp_verdict(error: Exception) -> Verdict:
         return Verdict.PERMANENT if method == _PUBLISH else Verdict.TRANSIENT
     if isinstance(error, amqp_errors.FrameSyntaxError) and method == (0, 0):
         return Verdict.PERMANENT  # py-amqp's own: "table type not handled"
-    if isinstance(error, _BLAMES_A_METHOD) and method == _PUBLISH:
-        return Verdict.TRANSIENT  # a message that breaks the connection must not stop the relay
-    is_connection = isinstance(error, amqp_errors.ConnectionError)
-    return Verdict.OUTAGE if is_connection else Verdict.TRANSIENT
+    # A message that breaks the connection is named as the reason, and must not stop the relay.
+    is_outage = isinstance(error, amqp_errors.ConnectionError) and method != _PUBLISH
+    return Verdict.OUTAGE if is_outage else Verdict.TRANSIENT
 
 
 def _batch_verdict(error: BaseException) -> Verdict:

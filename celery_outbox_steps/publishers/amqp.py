@@ -13,12 +13,19 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from amqp.exceptions import ChannelError, NotFound
+from amqp.exceptions import AMQPError, Blocked, ChannelError, NotFound
+from amqp.exceptions import ConnectionError as AmqpConnectionError
+from amqp.spec import Basic
 from kombu.common import maybe_declare
 
 from celery_outbox_steps.errors import ConfirmTimeout
 from celery_outbox_steps.messages import Receipt
-from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer
+from celery_outbox_steps.publishers.borrow import (
+    Deadline,
+    borrowed_producer,
+    connect,
+    discard,
+)
 from celery_outbox_steps.publishers.confirms import ConfirmChannel, Delivery
 from celery_outbox_steps.publishers.frames import publish_frames
 
@@ -46,7 +53,10 @@ class AmqpPublisher:
     def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`. Order within a batch is kept but for the exceptions above."""
         deliveries = [Delivery(index, message) for index, message in enumerate(messages)]
-        error = self._hand_over(deliveries, Deadline(timeout)) if deliveries else None
+        deadline = Deadline(timeout)
+        error = self._hand_over(deliveries, deadline) if deliveries else None
+        if _blames_a_message(error):
+            self._find_culprit(deliveries, deadline)
         for delivery in deliveries:
             yield Receipt(delivery.index, delivery.error if delivery.settled else error)
 
@@ -57,55 +67,76 @@ class AmqpPublisher:
     def _hand_over(self, deliveries: list[Delivery], deadline: Deadline) -> Exception | None:
         """Settle what can be settled. Returns the error of all the rest."""
         try:
-            with (
-                borrowed_producer(self.app, deadline) as producer,
-                _socket_timeout(producer.connection.connection, deadline.left()),
-            ):
-                self._publish_on(producer, deliveries, deadline)
-                self._send_events(producer, deliveries, deadline)
+            with borrowed_producer(self.app, deadline) as producer:
+                _make_sure_it_lives(producer.connection, deadline)
+                with _socket_timeout(producer.connection.connection, deadline.left()):
+                    return self._publish_on(producer, deliveries, deadline)
         except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
             return exc
+
+    def _find_culprit(self, deliveries: list[Delivery], deadline: Deadline) -> None:
+        """A message that makes the broker close the connection fails alone, like any other."""
+        for delivery in deliveries:
+            if not delivery.settled:
+                error = self._hand_over([delivery], deadline)
+                if error is not None:
+                    delivery.settle(error)
+
+    def _publish_on(
+        self, producer: Any, deliveries: list[Delivery], deadline: Deadline
+    ) -> Exception | None:
+        wire = producer.connection.connection
+        batch = _Batch(wire, self._known_of(wire), deadline)
+        try:
+            self._run(batch, producer, deliveries)
+            self._run(batch, producer, _events_of(deliveries))
+        except Blocked as blocked:
+            # The connection is kept: the broker reads what lies in a blocked socket later on, also
+            # if we close it, so that connecting anew would add one more copy every time.
+            batch.abandon()
+            error: Exception = blocked
+            return error
         return None
 
-    def _publish_on(self, producer: Any, deliveries: list[Delivery], deadline: Deadline) -> None:
+    def _run(self, batch: _Batch, producer: Any, deliveries: list[Delivery]) -> None:
         if self.declare:
             _declare_all(producer, deliveries)
-        batch = _Batch(producer.connection.connection, self._known, deadline)
         batch.publish([each for each in deliveries if not each.settled])
         _forget_lost_queues(producer.connection, deliveries)
 
-    def _send_events(self, producer: Any, sent: list[Delivery], deadline: Deadline) -> None:
-        events = [
-            Delivery(each.index, each.message.event)
-            for each in sent
-            if each.error is None and each.message.event is not None
-        ]
-        if not events:
-            return
-        try:
-            self._publish_on(producer, events, deadline)
-        except Exception:
-            logger.debug("celery_outbox_events_lost", exc_info=True)
-            raise
+    def _known_of(self, wire: Any) -> _Known:
+        if wire not in self._known:
+            self._known[wire] = _Known(wire)
+        return self._known[wire]
 
 
 class _Known:
-    """What is known of one connection. Holds no strong reference to it: it is kept by it."""
+    """What is known of one connection, without keeping it alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, wire: Any) -> None:
         self.channels: WeakValueDictionary[str, ConfirmChannel] = WeakValueDictionary()
         self.accepted = -1
         """The largest body that the broker has taken: max_message_size can't be below it."""
+        self.blocked = False
+        """Whether the broker has told us to stop (memory or disk alarm)."""
+        wire.on_blocked = self._note_blocked(wire.on_blocked, blocked=True)
+        wire.on_unblocked = self._note_blocked(wire.on_unblocked, blocked=False)
+
+    def _note_blocked(self, others: Any, *, blocked: bool) -> Any:
+        def note(*reason: str) -> None:
+            self.blocked = blocked
+            if others:
+                others(*reason)
+
+        return note
 
 
 class _Batch:
     """The choreography of one batch on one connection."""
 
-    def __init__(
-        self, wire: Any, known: WeakKeyDictionary[Any, _Known], deadline: Deadline
-    ) -> None:
+    def __init__(self, wire: Any, known: _Known, deadline: Deadline) -> None:
         self.wire = wire
-        self.known = known.setdefault(wire, _Known())
+        self.known = known
         self.deadline = deadline
         self.lost: dict[str, Exception] = {}
         """Exchanges whose channel the broker closed during this batch, and why."""
@@ -179,6 +210,12 @@ class _Batch:
         self._flush(chunk)
         return count
 
+    def abandon(self) -> None:
+        """Forget what is on its way: its late confirms must not be taken for others'."""
+        for channel in self.known.channels.values():
+            channel.pending.clear()
+        self.known.channels = WeakValueDictionary()
+
     def _frames(self, delivery: Delivery) -> bytes | None:
         exchange = delivery.message.exchange
         if exchange in self.lost:
@@ -212,6 +249,7 @@ class _Batch:
     def _flush(self, chunk: list[bytes]) -> None:
         if not chunk:
             return
+        self._await_unblocked()
         self.wire.transport.write(b"".join(chunk))
         self.wire.bytes_sent += len(chunk)
         chunk.clear()
@@ -221,7 +259,17 @@ class _Batch:
     def _await_confirms(self) -> None:
         while any(channel.pending for channel in self.known.channels.values()):
             if self.deadline.passed() or not self._drain(self.deadline.left()):
+                self._refuse_if_blocked()
                 raise ConfirmTimeout("the broker did not confirm in time (send_timeout)")
+
+    def _await_unblocked(self) -> None:
+        while self.known.blocked:
+            if self.deadline.passed() or not self._drain(self.deadline.left()):
+                self._refuse_if_blocked()
+
+    def _refuse_if_blocked(self) -> None:
+        if self.known.blocked:
+            raise Blocked("the broker blocks publishers: a memory or disk alarm")
 
     def _drain(self, timeout: float) -> bool:
         """Take one event from the connection. False if there was none within `timeout`."""
@@ -241,6 +289,32 @@ class _Batch:
             if channel.closed_by is not None:
                 self.lost[exchange] = channel.closed_by
                 del self.known.channels[exchange]
+
+
+def _events_of(deliveries: list[Delivery]) -> list[Delivery]:
+    """The `task-sent` events of what was published. Nobody asks what becomes of them."""
+    return [
+        Delivery(each.index, each.message.event)
+        for each in deliveries
+        if each.message.event is not None and each.settled and each.error is None
+    ]
+
+
+def _blames_a_message(error: Exception | None) -> bool:
+    """Whether the broker closed the connection because of what was published."""
+    return isinstance(error, AmqpConnectionError) and bool(error.method_sig == Basic.Publish)
+
+
+def _make_sure_it_lives(connection: Any, deadline: Deadline) -> None:
+    """A connection that died while it lay in the pool is replaced before anything is written."""
+    try:
+        while True:
+            connection.connection.drain_events(timeout=0)
+    except TimeoutError:
+        return
+    except (OSError, AMQPError):
+        discard(connection)
+        connect(connection, deadline)
 
 
 def _is_inspected(message: Message) -> bool:

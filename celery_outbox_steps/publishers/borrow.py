@@ -35,16 +35,16 @@ class Deadline:
 @contextmanager
 def borrowed_producer(app: Any, deadline: Deadline) -> Iterator[Any]:
     """A connected producer. An exception inside closes its connection before giving it back."""
-    producer = _acquire(app, deadline)
+    connection = _acquire(app, deadline)
     try:
-        _connect(producer.connection, deadline)
-        forks.shield(producer.connection)
-        yield producer
+        connect(connection, deadline)
+        forks.shield(connection)
+        yield app.producer_pool.Producer(connection, auto_declare=False)
     except BaseException:
-        discard(producer.connection)
+        discard(connection)
         raise
     finally:
-        producer.release()
+        connection.release()
 
 
 def discard(connection: Any) -> None:
@@ -54,15 +54,17 @@ def discard(connection: Any) -> None:
 
 
 def _acquire(app: Any, deadline: Deadline) -> Any:
+    # The producer pool waits without limit for one of its connections, so ask for that directly.
     try:
-        return app.producer_pool.acquire(block=True, timeout=deadline.left())
+        return app.producer_pool.connections.acquire(block=True, timeout=deadline.left())
     except LimitExceeded as exc:
         raise OperationalError(
-            "every producer of the app's pool is in use; raise broker_pool_limit"
+            "every connection of the app's pool is in use; raise broker_pool_limit"
         ) from exc
 
 
-def _connect(connection: Any, deadline: Deadline) -> None:
+def connect(connection: Any, deadline: Deadline) -> None:
+    """One attempt per configured broker."""
     if connection.connected:
         return
     patience = connection.connect_timeout

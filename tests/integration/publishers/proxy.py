@@ -41,6 +41,8 @@ class Proxy:
         self._clients: set[socket.socket] = set()
         self._flowing = threading.Event()
         self._flowing.set()
+        self._uncut = threading.Event()
+        self._uncut.set()
         self._budget: int | None = None
         self._lock = threading.RLock()
         self._closed = False
@@ -57,9 +59,8 @@ class Proxy:
         trace: TracebackType | None,
     ) -> None:
         self._closed = True
-        self._flowing.set()
         self._thread.join(10)
-        self.cut()
+        self._drop_all()
         self._listener.close()
 
     def stall(self) -> None:
@@ -71,10 +72,10 @@ class Proxy:
         self._flowing.set()
 
     def cut(self) -> None:
-        """Reset every connection."""
-        with self._lock:
-            for sock in list(self._pairs):
-                self._drop(sock)
+        """Reset every connection; when this returns, both ends can see it."""
+        # By the serving thread: the kernel keeps a socket open while somebody selects on it.
+        self._uncut.clear()
+        self._uncut.wait(10)
 
     def cut_after(self, count: int) -> None:
         """Forward `count` more bytes towards the server, then cut."""
@@ -83,7 +84,10 @@ class Proxy:
 
     def _serve(self) -> None:
         while not self._closed:
-            if not self._flowing.wait(0.05):
+            if not self._uncut.is_set():
+                self._drop_all()
+                self._uncut.set()
+            if not self._flowing.wait(0.02):
                 continue
             with self._lock:
                 sockets = [self._listener, *self._pairs]
@@ -123,6 +127,11 @@ class Proxy:
         data = data[: self._budget]
         self._budget -= len(data)
         return data
+
+    def _drop_all(self) -> None:
+        with self._lock:
+            for sock in list(self._pairs):
+                self._drop(sock)
 
     def _drop(self, sock: socket.socket) -> None:
         other = self._pairs.pop(sock, None)
