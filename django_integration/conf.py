@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_outbox_steps.config import SETTINGS
+from celery_outbox_steps.errors import ConfigurationError
 
 
 def django_settings() -> dict[str, Any]:
@@ -24,3 +25,21 @@ def django_settings() -> dict[str, Any]:
         }
     except ImproperlyConfigured:
         return {}
+
+
+def celery_app() -> Any:
+    """The app of `CELERY_OUTBOX_APP`, for management commands, or Celery's current one."""
+    from celery import current_app
+    from celery.utils.imports import symbol_by_name
+    from django.conf import settings
+
+    path = getattr(settings, "CELERY_OUTBOX_APP", None)
+    if path is None:
+        return current_app._get_current_object()  # noqa: SLF001  Celery's documented way
+    try:
+        return symbol_by_name(path) if isinstance(path, str) else path
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigurationError(
+            f"CELERY_OUTBOX_APP = {path!r} can't be imported: {exc}. "
+            'It is the dotted path of the Celery app, like "proj.celery.app".'
+        ) from exc
