@@ -2,8 +2,8 @@
 
 `run_once()` does no waiting, logging or counting; it returns what it did, and the service around
 it does the rest. Between claim and settle no transaction is open. What was published is settled
-whatever happens: if the database is away at that moment, the outcomes are kept and settled first
-thing in the next tick, so that a living relay never publishes a row twice.
+whatever happens: if the database is away at that moment, the batch stays in hand and the next tick
+settles it before it claims another, so that a living relay never publishes a row twice.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from celery_outbox_steps.classify import Verdict, classify, describe
 from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.envelope import open_envelope
-from celery_outbox_steps.errors import EnvelopeError
 from celery_outbox_steps.messages import (
     BatchResult,
     ClaimedMessage,
@@ -40,11 +40,32 @@ def never() -> bool:
     return False
 
 
+@dataclass(slots=True)
+class _Batch:
+    """Rows that were published or not, and still have to be settled."""
+
+    outcomes: list[Outcome]
+    unsent: list[int]
+    full: bool
+    duration: float
+    fenced: int | None = None
+    """None until the outcomes are settled."""
+
+    @property
+    def outage(self) -> str:
+        return next((each.error for each in self.outcomes if isinstance(each, Deferred)), "")
+
+
 class Relay:
     """Moves rows from one Store to the broker. Used by one thread."""
 
     def __init__(
-        self, app: Any, store: Store, publisher: Publisher, config: RelayConfig, relay_id: str,
+        self,
+        app: Any,
+        store: Store,
+        publisher: Publisher,
+        config: RelayConfig,
+        relay_id: str,
         hurry: Callable[[], bool] = never,
     ) -> None:
         self.breaker = Breaker(config.broker_outage_cooldown)
@@ -55,69 +76,70 @@ class Relay:
         self._relay_id = relay_id
         self._hurry = hurry  # True: send no more, give back what is left
         self._backoff = Backoff(config.backoff_time, config.max_backoff)
-        self._unsettled: list[Outcome] = []
-        self._unreleased: list[int] = []
+        self._batch: _Batch | None = None
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether a batch is published and not yet settled, because the database was away."""
+        return self._batch is not None
 
     def run_once(self) -> BatchResult:
-        """Publish the next batch of due rows, if the breaker and the clock allow one."""
+        """Settle the batch in hand; without one publish and settle the next, if there is one."""
+        if self._batch is None:
+            self._batch = self._next_batch()
+        return self.settle()
+
+    def settle(self) -> BatchResult:
+        """Write what became of the batch in hand, if any. Repeatable until it succeeds."""
+        batch = self._batch
+        if batch is None:
+            return BatchResult()
+        if batch.fenced is None:
+            batch.fenced = self._store.settle(batch.outcomes, self._relay_id)
+        if batch.unsent:
+            self._store.release(batch.unsent, self._relay_id)
+        self._batch = None
+        return _result(batch)
+
+    def close(self) -> None:
+        """Forget the broker's channels and close the database session."""
+        self._publisher.close()
+        self._store.close()
+
+    def _next_batch(self) -> _Batch | None:
         start = monotonic()
-        self._write_leftovers()
         limit = self.breaker.allowance(self._config.batch_size, start)
         rows = self._claim(limit) if limit else []
         if not rows:
-            return BatchResult()
+            return None
         outcomes, unsent = self._publish(rows)
-        self._unsettled, self._unreleased = outcomes, unsent
-        outage = next((each.error for each in outcomes if isinstance(each, Deferred)), "")
-        self._tell_breaker(outcomes, outage)
-        fenced = self._write_leftovers()
-        return _result(outcomes, len(unsent), fenced, outage=outage,
-                       full=len(rows) == self._config.batch_size, duration=monotonic() - start)
-
-    def close(self) -> None:
-        """Settle and release what an earlier failure left, and forget the broker's channels."""
-        try:
-            self._write_leftovers()
-        finally:
-            self._publisher.close()
-            self._store.close()
+        full = len(rows) == self._config.batch_size
+        batch = _Batch(outcomes, unsent, full, monotonic() - start)
+        self._tell_breaker(batch)
+        return batch
 
     def _claim(self, limit: int) -> list[ClaimedMessage]:
         return self._store.claim(limit, self._config.stale_timeout, self._relay_id)
 
-    def _write_leftovers(self) -> int:
-        """Settle and release what is still in hand. Repeatable: both are fenced and idempotent."""
-        fenced = 0
-        if self._unsettled:
-            fenced = self._store.settle(self._unsettled, self._relay_id)
-            self._unsettled = []
-        if self._unreleased:
-            self._store.release(self._unreleased, self._relay_id)
-            self._unreleased = []
-        return fenced
-
-    def _tell_breaker(self, outcomes: list[Outcome], outage: str) -> None:
-        if outage:
+    def _tell_breaker(self, batch: _Batch) -> None:
+        if batch.outage:
             self.breaker.outage(monotonic())
-        elif any(isinstance(each, (Published, Retry)) for each in outcomes):
+        elif any(isinstance(each, (Published, Retry)) for each in batch.outcomes):
             self.breaker.success()
 
     def _publish(self, rows: list[ClaimedMessage]) -> tuple[list[Outcome], list[int]]:
         """An outcome for every row that got an answer, and the ids of those that were not sent."""
+        if self._hurry():
+            return [], [row.id for row in rows]
         outcomes: list[Outcome] = []
         sendable, messages = self._open(rows, outcomes)
         unanswered = {row.id: row for row in sendable}
-        renew_at = monotonic() + self._config.stale_timeout / 3
         try:
             for index, error in self._publisher.publish(messages, self._config.send_timeout):
-                row = sendable[index]
-                del unanswered[row.id]
+                row = unanswered.pop(sendable[index].id)
                 outcomes.append(self._judge(row, error))
-                if self._hurry():
+                if self._publisher.lazy and self._hurry():
                     break
-                if monotonic() > renew_at:
-                    self._store.renew(list(unanswered), self._config.stale_timeout, self._relay_id)
-                    renew_at = monotonic() + self._config.stale_timeout / 3
         except Exception as exc:  # noqa: BLE001  whatever it is, the rows need an outcome
             outcomes.extend(self._judge(row, exc, alone=False) for row in unanswered.values())
             unanswered = {}
@@ -133,8 +155,8 @@ class Relay:
             try:
                 messages.append(open_envelope(row, now))
                 sendable.append(row)
-            except EnvelopeError as exc:
-                outcomes.append(Dead(row, describe(exc)))
+            except Exception as exc:  # noqa: BLE001  one hostile row must not stop the others
+                outcomes.append(self._judge(row, exc))
         return sendable, messages
 
     def _judge(
@@ -151,13 +173,18 @@ class Relay:
         return Retry(row, reason, self._backoff.delay(row.retries, random.random()))  # noqa: S311
 
 
-def _result(
-    outcomes: list[Outcome], released: int, fenced: int, *, outage: str, full: bool,
-    duration: float,
-) -> BatchResult:
-    count = Counter(type(outcome) for outcome in outcomes)
+def _result(batch: _Batch) -> BatchResult:
+    count = Counter(type(outcome) for outcome in batch.outcomes)
     return BatchResult(
-        outcomes=tuple(outcomes), claimed=len(outcomes) + released, published=count[Published],
-        retried=count[Retry], dead=count[Dead], deferred=count[Deferred], released=released,
-        fenced=fenced, full=full, outage=outage, duration=duration,
+        outcomes=tuple(batch.outcomes),
+        claimed=len(batch.outcomes) + len(batch.unsent),
+        published=count[Published],
+        retried=count[Retry],
+        dead=count[Dead],
+        deferred=count[Deferred],
+        released=len(batch.unsent),
+        fenced=batch.fenced or 0,
+        full=batch.full,
+        outage=batch.outage,
+        duration=batch.duration,
     )

@@ -270,6 +270,8 @@ class MemoryStore:
 class RecordingPublisher:
     """A Publisher that remembers. `published` holds what "the broker" took, in order."""
 
+    lazy = True
+
     def __init__(self) -> None:
         self.published: list[Message] = []
         self.batches = 0

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 class Publisher(Protocol):
     """Publishes batches through the app's producer pool. Used by one thread."""
 
+    lazy: bool
+    """Whether a caller that stops iterating leaves the rest unsent. A pipeline can't promise that:
+    all of it is sent before the first receipt."""
+
     def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
         """Yield exactly one receipt per message, in any order, within about `timeout` seconds.
 
-        Lazy: a caller that stops iterating leaves the rest unsent. A message without a receipt was
-        not handed to the broker. A lost connection is the error of every message that the broker
-        did not confirm.
+        To whoever takes all receipts: a message without one was not handed to the broker. A lost
+        connection is the error of every message that the broker did not confirm.
         """
 
     def close(self) -> None:

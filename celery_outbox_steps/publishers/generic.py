@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 class GenericPublisher:
     """One `Producer.publish` per message."""
 
+    lazy = True
+
     def __init__(self, app: Any, declare: bool = True) -> None:  # noqa: FBT001  a setting
         self.app = app
         self.declare = declare

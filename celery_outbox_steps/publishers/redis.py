@@ -7,6 +7,7 @@ can say which: all of them get that error, are tried again, and may then arrive 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.classify import BATCH_ERRORS
@@ -26,19 +27,24 @@ NO_LIMIT = 1_000_000
 class RedisPublisher(GenericPublisher):
     """Pipelined where kombu can, one by one where it can't."""
 
+    lazy = False
+
     def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`."""
         deadline = Deadline(timeout)
         receipts: list[Receipt] = []
+        answered = 0
         try:
             with borrowed_producer(self.app, deadline) as producer:
                 if getattr(producer, "supports_batch_publish", False):
                     self._pipeline(producer, messages, receipts)
                     receipts.reverse()
                 else:
-                    yield from self._one_by_one(producer, messages, deadline)
+                    for receipt in self._one_by_one(producer, messages, deadline):
+                        answered += 1
+                        yield receipt
         except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
-            receipts = [Receipt(index, exc) for index in range(len(messages))]
+            receipts = [Receipt(index, exc) for index in range(answered, len(messages))]
         yield from receipts
 
     def _pipeline(
@@ -47,7 +53,8 @@ class RedisPublisher(GenericPublisher):
         with producer.batch(max_size=NO_LIMIT):
             for index, message in enumerate(messages):
                 receipts.append(Receipt(index, self._add(producer, message)))
-        with producer.batch(max_size=NO_LIMIT):
+        # The messages are delivered by now: events that are lost must not make them look failed.
+        with suppress(Exception), producer.batch(max_size=NO_LIMIT):
             for index, error in receipts:
                 if error is None:
                     send_event(producer, messages[index], declare=self.declare)
