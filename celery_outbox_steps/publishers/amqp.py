@@ -45,6 +45,8 @@ MAX_CHANNELS = 64
 class AmqpPublisher:
     """Pipelined, confirmed publishing on channels of its own, on connections of the app's pool."""
 
+    lazy = False
+
     def __init__(self, app: Any, declare: bool = True) -> None:  # noqa: FBT001  a setting
         self.app = app
         self.declare = declare
