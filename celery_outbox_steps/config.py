@@ -170,8 +170,15 @@ SETTINGS = (
     Setting("structlog_context_keys", None, MAYBE_NAMES,
             "Catch only these context variables. Default: all."),
     Setting("metrics", None, MAYBE_DOTTED, 'Metrics sink: a dotted path, or "datadog".', flag=True),
+    Setting("metrics_task_tag", True, BOOLEAN, "Tag the message counters with the task's name."),
+    Setting("metrics_task_names", None, MAYBE_NAMES,
+            "Task names and fnmatch patterns to tag as they are; all others as `other`. "
+            "Default: all."),
     Setting("sample_interval", 15.0, SECONDS,
             "Seconds between two looks at the table for the gauges.", flag=True),
+    Setting("log_tracebacks", True, BOOLEAN,
+            "Log tracebacks with the errors of the relay, of metrics sinks and of signal "
+            "receivers."),
 )
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -205,6 +212,7 @@ class RelayConfig:
     liveness_file: str | None = None
     declare: bool = True
     sample_interval: float = 15.0
+    log_tracebacks: bool = True
 
     @classmethod
     def from_app(cls, app: Any, flags: Mapping[str, Any] | None = None) -> RelayConfig:
