@@ -22,8 +22,8 @@ from .equipment import Equipment
 
 BIN = Path(sys.executable).parent
 STAGES: dict[str, list[str | Path]] = {
-    "lint": [BIN / "ruff", "check", "."],
-    "format": [BIN / "ruff", "format", "--check", "."],
+    "lint": [BIN / "ruff", "check", "--output-format=concise", "."],
+    "format": [BIN / "ruff", "format", "--check", "--output-format=concise", "."],
     "types": [BIN / "mypy"],
     "imports": [BIN / "lint-imports", "--no-logo"],
 }
