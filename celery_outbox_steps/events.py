@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.classify import describe
+from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import (
     BatchResult,
     Dead,
@@ -20,8 +21,10 @@ from celery_outbox_steps.messages import (
     Published,
     Retry,
 )
-from celery_outbox_steps.metrics import Sink
-from celery_outbox_steps.store import Sample
+
+if TYPE_CHECKING:
+    from celery_outbox_steps.metrics import Sink
+    from celery_outbox_steps.store import Sample
 
 logger = logging.getLogger("celery_outbox")
 
@@ -47,6 +50,11 @@ class Journal:
         self.last_error: str | None = None
         self.last_published: float | None = None
 
+    @property
+    def measures(self) -> bool:
+        """Whether anybody receives metrics."""
+        return self._sink is not None
+
     def started(self, **fields: Any) -> None:
         self._log(logging.INFO, "celery_outbox_relay_started", "relaying", **fields)
 
@@ -54,8 +62,12 @@ class Journal:
         self._log(logging.INFO, "celery_outbox_relay_stopped", "no more rows are claimed", **fields)
 
     def paused(self, reason: str) -> None:
-        self._log(logging.WARNING, "celery_outbox_relay_paused",
-                  "by remote control; rows wait until outbox_resume", reason=reason)
+        self._log(
+            logging.WARNING,
+            "celery_outbox_relay_paused",
+            "by remote control; rows wait until outbox_resume",
+            reason=reason,
+        )
 
     def resumed(self) -> None:
         self._log(logging.WARNING, "celery_outbox_relay_resumed", "relaying again")
@@ -71,29 +83,41 @@ class Journal:
             if isinstance(outcome, (Retry, Dead)):
                 self._failure(outcome)
         if result.fenced:
-            self._log(logging.WARNING, "celery_outbox_fenced",
-                      "rows were taken over by another relay before they could be settled, so they "
-                      "are published again; a longer stale_timeout prevents that",
-                      rows=result.fenced)
+            self._log(
+                logging.WARNING,
+                "celery_outbox_fenced",
+                "rows were taken over before this relay could settle them, so they may be "
+                "published twice; a longer stale_timeout prevents that",
+                rows=result.fenced,
+            )
 
     def failed(self, error: Exception, failures: int, pause: float) -> None:
-        """The loop itself failed: the database is away, or there is a bug."""
+        """The loop itself failed: the database is away, or there is a bug to be found."""
         self.counters["errors"] += 1
         self.last_error = describe(error)
         level = logging.WARNING if failures == 1 else logging.ERROR
-        self._log(level, "celery_outbox_relay_error",
-                  f"{self.last_error}; trying again in {pause:g} s",
-                  exc_info=error, failures=failures, pause=pause)
+        self._log(
+            level,
+            "celery_outbox_relay_error",
+            f"{self.last_error}; trying again in {pause:g} s",
+            exc_info=None if isinstance(error, StoreError) else error,
+            failures=failures,
+            pause=pause,
+        )
 
     def recovered(self, failures: int) -> None:
-        self._log(logging.INFO, "celery_outbox_relay_recovered", "relaying again",
-                  failures=failures)
+        self._log(
+            logging.INFO, "celery_outbox_relay_recovered", "relaying again", failures=failures
+        )
 
     def liveness_failed(self, error: OSError) -> None:
         """Said once: a full disk must not fill the log as well."""
         if not self.counters["liveness_errors"]:
-            self._log(logging.ERROR, "celery_outbox_liveness_failed",
-                      f"{error}; the relay goes on, its probe will fail")
+            self._log(
+                logging.ERROR,
+                "celery_outbox_liveness_failed",
+                f"{error}; the relay goes on, its probe will fail",
+            )
         self.counters["liveness_errors"] += 1
 
     def sampled(self, sample: Sample) -> None:
@@ -104,26 +128,37 @@ class Journal:
 
     def rate(self) -> float:
         """Messages published per second over the last minute."""
-        now = monotonic()
-        while self._published and self._published[0][0] < now - RATE_WINDOW:
-            self._published.popleft()
+        self._forget_old()
         return sum(count for _, count in self._published) / RATE_WINDOW
 
     def _count(self, result: BatchResult) -> None:
         self.counters.update(
-            batches=1, claimed=result.claimed, published=result.published, failed=result.retried,
-            dead=result.dead, deferred=result.deferred, released=result.released,
+            batches=1,
+            claimed=result.claimed,
+            published=result.published,
+            failed=result.retried,
+            dead=result.dead,
+            deferred=result.deferred,
+            released=result.released,
             fenced=result.fenced,
         )
         if result.published:
             self.last_published = monotonic()
             self._published.append((self.last_published, result.published))
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        oldest = monotonic() - RATE_WINDOW
+        while self._published and self._published[0][0] < oldest:
+            self._published.popleft()
 
     def _measure(self, result: BatchResult) -> None:
         """Aggregated: one packet per task name and metric, not one per message."""
         if self._sink is None:
             return
-        counts = Counter((METRIC_OF[type(each)], each.message.task_name) for each in result.outcomes)
+        counts = Counter(
+            (METRIC_OF[type(each)], each.message.task_name) for each in result.outcomes
+        )
         for (metric, task_name), count in counts.items():
             self._sink.increment(metric, count, {"task_name": task_name})
         if result.fenced:
@@ -138,8 +173,12 @@ class Journal:
     def _broker(self, result: BatchResult) -> None:
         """Said when the broker goes and when it comes back, not for each batch in between."""
         if result.outage and not self._away:
-            self._log(logging.WARNING, "celery_outbox_broker_unavailable",
-                      f"{result.outage}; rows wait, no retry is spent", rows=result.deferred)
+            self._log(
+                logging.WARNING,
+                "celery_outbox_broker_unavailable",
+                f"{result.outage}; rows wait, no retry is spent",
+                rows=result.deferred,
+            )
         elif self._away and result.published and not result.outage:
             self._log(logging.INFO, "celery_outbox_broker_recovered", "publishing again")
         if result.outage:
@@ -150,19 +189,37 @@ class Journal:
     def _failure(self, outcome: Retry | Dead) -> None:
         self.last_error = outcome.error
         message = outcome.message
-        fields = {"task_id": message.task_id, "task_name": message.task_name,
-                  "retries": message.retries + 1, "error": outcome.error}
+        fields: dict[str, Any] = {
+            "task_id": message.task_id,
+            "task_name": message.task_name,
+            "retries": message.retries + 1,
+            "error": outcome.error,
+        }
         if isinstance(outcome, Dead):
-            self._log(logging.ERROR, "celery_outbox_dead_letter",
-                      f"{message.task_name}[{message.task_id}] is a dead letter now: "
-                      f"{outcome.error}", **fields)
+            self._log(
+                logging.ERROR,
+                "celery_outbox_dead_letter",
+                f"{message.task_name}[{message.task_id}] is a dead letter now: {outcome.error}",
+                **fields,
+            )
         else:
-            self._log(logging.WARNING, "celery_outbox_publish_failed",
-                      f"{message.task_name}[{message.task_id}]: {outcome.error}; again in "
-                      f"{outcome.delay:.0f} s", delay=outcome.delay, **fields)
+            self._log(
+                logging.WARNING,
+                "celery_outbox_publish_failed",
+                f"{message.task_name}[{message.task_id}]: {outcome.error}; again in "
+                f"{outcome.delay:.0f} s",
+                delay=outcome.delay,
+                **fields,
+            )
 
     def _log(
         self, level: int, event: str, text: str, *, exc_info: Exception | None = None, **fields: Any
     ) -> None:
-        logger.log(level, "%s: %s", event, text, exc_info=exc_info,
-                   extra={"event": event, **self._fields, **fields})
+        logger.log(
+            level,
+            "%s: %s",
+            event,
+            text,
+            exc_info=exc_info,
+            extra={"event": event, **self._fields, **fields},
+        )

@@ -40,7 +40,7 @@ def _option(setting: Setting) -> Any:
     )
 
 
-def _refuse_without_step(context: click.Context, _: Any, value: bool | None) -> bool | None:
+def _refuse_without_step(context: click.Context, _: Any, value: Any) -> Any:
     from celery_outbox_steps.steps import OutboxRelayStep
 
     app = getattr(context.obj, "app", None)

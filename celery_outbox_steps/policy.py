@@ -19,7 +19,7 @@ class Backoff:
     def delay(self, retries: int, jitter: float) -> float:
         """Seconds after a failure that `retries` others came before; `jitter` is in 0..1."""
         # 2**64 seconds are past any cap; more would only overflow a float.
-        base = self.first * 2 ** min(retries, 64)
+        base = self.first * 2.0 ** min(retries, 64)
         return min(base * (1 + jitter / 10), self.longest)
 
 
@@ -80,5 +80,5 @@ class IdleSchedule:
 
 
 def restart_pause(failures: int) -> float:
-    """Seconds to rest after the n-th failure in a row of the loop itself, from 0.5 to 10."""
-    return min(0.25 * 2 ** min(failures, 10), 10.0)
+    """Seconds to rest after the n-th failure in a row of the loop itself, from 0.5 to 5."""
+    return min(0.25 * 2.0 ** min(failures, 10), 5.0)

@@ -11,50 +11,59 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps import bell, forks
-from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.events import Journal
-from celery_outbox_steps.messages import BatchResult
-from celery_outbox_steps.metrics import Sink
 from celery_outbox_steps.policy import IdleSchedule, restart_pause
 from celery_outbox_steps.publishers import Publisher, publisher_for
 from celery_outbox_steps.relay import Relay
-from celery_outbox_steps.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_outbox_steps.config import RelayConfig
+    from celery_outbox_steps.messages import BatchResult
+    from celery_outbox_steps.metrics import Sink
+    from celery_outbox_steps.store import Store
 
 LIVENESS_INTERVAL = 1.0
 SETTLE_MARGIN = 1.0
+"""Seconds at the end of a warm stop in which nothing more is sent, only settled and released."""
 
 
 class RelayService:
     """One relay for one Store, in a thread of its own."""
 
     def __init__(
-        self, app: Any, store: Store, config: RelayConfig, sink: Sink | None = None,
+        self,
+        app: Any,
+        store: Store,
+        config: RelayConfig,
+        sink: Sink | None = None,
         publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
     ) -> None:
         self.store = store
         self.relay_id = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.journal = Journal(store.name, self.relay_id, sink)
         self._config = config
-        self._relay = Relay(
-            app, store, publisher_factory(app, config.declare), config, self.relay_id, self._hurry
-        )
+        publisher = publisher_factory(app, config.declare)
+        self._relay = Relay(app, store, publisher, config, self.relay_id, hurry=self._hurry)
         self._idle = IdleSchedule(config.idle_time)
         self._broker_up = threading.Event()
         self._pause_reason: str | None = None
         self._stopping = threading.Event()
         self._changed = threading.Event()
-        self._deadline = float("inf")
+        self._hurry_at = self._give_up_at = float("inf")
         self._failures = 0
         self._touched = self._sampled = float("-inf")
         self._thread = threading.Thread(
             target=self._run, name=f"outbox-relay-{store.name}", daemon=True
         )
+        # Now, before the pool forks: then its children ring the bell of this process as well.
+        bell.attach(store.name, store.wake)
 
     # -- called by the steps and by remote control, from other threads ----------------------------
 
@@ -80,18 +89,23 @@ class RelayService:
         self.journal.resumed()
         self._wake()
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Finish or give back the batch in hand within `timeout` seconds, and end the thread.
+    def ask_to_stop(self, timeout: float | None = None) -> None:
+        """End soon. The default is the warm stop: one last tick, for what the last tasks enqueued.
 
-        The default is the warm stop: one last tick first, for what the last tasks enqueued.
+        With a `timeout` nothing more is sent, and the batch in hand is settled or given back within
+        so many seconds. A later call can only make it more urgent.
         """
-        warm = timeout is None
         patience = self._config.shutdown_timeout if timeout is None else timeout
-        self._deadline = monotonic() + max(0.0, patience - SETTLE_MARGIN) if warm else 0.0
+        sending = max(0.0, patience - SETTLE_MARGIN) if timeout is None else 0.0
+        self._hurry_at = min(self._hurry_at, monotonic() + sending)
+        self._give_up_at = min(self._give_up_at, monotonic() + patience)
         self._stopping.set()
         self._wake()
+
+    def join(self) -> None:
+        """Wait until the thread has ended, or until `ask_to_stop`'s patience has."""
         if self._thread.is_alive():
-            self._thread.join(patience)
+            self._thread.join(max(0.0, self._give_up_at - monotonic()))
 
     def info(self) -> dict[str, Any]:
         """For `inspect`: reads counters, asks nobody."""
@@ -126,16 +140,21 @@ class RelayService:
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        bell.attach(self.store.name, self.store.wake)
         self.journal.started(batch_size=self._config.batch_size)
         while not self._stopping.is_set():
             self._guarded(self._tick)
             self._touch_liveness_file()
-        if monotonic() < self._deadline and self._may_relay():
-            self._guarded(self._move)
-        self._guarded(self._relay.close)
+        self._wind_down()
         bell.detach(self.store.name, self.store.wake)
         self.journal.stopped(counters=dict(self.journal.counters))
+
+    def _wind_down(self) -> None:
+        """One last tick unless there is no time for it; then let go of everything."""
+        if self._may_relay() and not self._hurry():
+            self._guarded(self._move)
+        while self._relay.in_hand and monotonic() < self._give_up_at:
+            self._guarded(self._settle)
+        self._guarded(self._relay.close)
 
     def _guarded(self, step: Callable[[], Any]) -> None:
         """Run a step; whatever it raises is logged and followed by a rest, never by the end."""
@@ -161,8 +180,7 @@ class RelayService:
             pause = self._idle.after_work(more=result.full and not result.outage)
         else:
             pause = self._idle.after_nothing()
-        if pause:
-            self.store.wait(pause)
+        self._in_pieces(self.store.wait, pause)
 
     def _move(self) -> BatchResult:
         with forks.gate:
@@ -170,18 +188,25 @@ class RelayService:
         self.journal.batch(result)
         return result
 
+    def _settle(self) -> None:
+        self.journal.batch(self._relay.settle())
+
     def _may_relay(self) -> bool:
         return self._broker_up.is_set() and self._pause_reason is None
 
     def _hurry(self) -> bool:
-        return self._stopping.is_set() and monotonic() >= self._deadline
+        return monotonic() >= self._hurry_at
 
     def _rest(self, pause: float) -> None:
-        """Wait for a change of state. In pieces, so that the liveness file stays fresh."""
-        end = monotonic() + pause
-        while not self._stopping.is_set() and (left := end - monotonic()) > 0:
-            if self._changed.wait(min(left, LIVENESS_INTERVAL)):
-                self._changed.clear()
+        """Wait for a change of state, without the database."""
+        self._in_pieces(self._changed.wait, pause)
+        self._changed.clear()
+
+    def _in_pieces(self, wait: Callable[[float], bool], pause: float) -> None:
+        """Wait until woken, or for `pause` seconds, and keep the liveness file fresh meanwhile."""
+        end = min(monotonic() + pause, self._give_up_at)
+        while (left := end - monotonic()) > 0:
+            if wait(min(left, LIVENESS_INTERVAL)):
                 return
             self._touch_liveness_file()
 
@@ -190,7 +215,7 @@ class RelayService:
         self.store.wake()
 
     def _sample(self) -> None:
-        if monotonic() - self._sampled >= self._config.sample_interval:
+        if self.journal.measures and monotonic() - self._sampled >= self._config.sample_interval:
             self._sampled = monotonic()
             self.journal.sampled(self.store.sample())
 

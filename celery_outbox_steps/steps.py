@@ -8,7 +8,7 @@ the only hook after the drain is the consumer step's `shutdown`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from celery import bootsteps
@@ -20,7 +20,9 @@ from celery_outbox_steps.config import BY_NAME, RelayConfig, read
 from celery_outbox_steps.errors import ConfigurationError, OutboxError
 from celery_outbox_steps.metrics import sink_for
 from celery_outbox_steps.service import RelayService
-from celery_outbox_steps.store import Store
+
+if TYPE_CHECKING:
+    from celery_outbox_steps.store import Store
 
 COLD_SHUTDOWN = 2.0
 """Seconds that a cold shutdown waits for the relay to give its rows back."""
@@ -53,7 +55,9 @@ class Relays:
 
     def stop(self, timeout: float | None = None) -> None:
         for service in self.services:
-            service.stop(timeout)
+            service.ask_to_stop(timeout)
+        for service in self.services:
+            service.join()
 
     def info(self) -> list[dict[str, Any]]:
         return [service.info() for service in self.services]
@@ -70,21 +74,26 @@ class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
         worker.outbox_relays = None
-        self._flags = {name: value for name, value in options.items()
-                       if name.startswith("outbox_") and value is not None}
+        flags = {
+            name.removeprefix("outbox_"): value
+            for name, value in options.items()
+            if name.startswith("outbox_") and value is not None
+        }
         try:
-            _apply_flags(worker.app, self._flags)
-            self.enabled = read(worker.app.conf, "relay")
+            # Of this worker only: the next one of the same app and process may do without.
+            relay = flags.pop("relay", None)
+            self.enabled = read(worker.app.conf, "relay") if relay is None else relay
+            _apply_flags(worker.app, flags)
         except ConfigurationError as exc:
             raise RelayCannotStart(str(exc)) from exc
 
     def create(self, worker: Any) -> Relays:
         try:
-            worker.outbox_relays = Relays(_services(worker))
+            relays = worker.outbox_relays = Relays(_services(worker))
         except OutboxError as exc:
             raise RelayCannotStart(str(exc)) from exc
         worker.app.steps["consumer"].add(BrokerGateStep)
-        return worker.outbox_relays
+        return relays
 
     def stop(self, worker: Any) -> None:
         """Not yet: the pool has still to drain. `BrokerGateStep.shutdown` stops the relay."""
@@ -102,36 +111,29 @@ class BrokerGateStep(bootsteps.StartStopStep):  # type: ignore[misc]
     name = "OutboxBrokerGate"
     requires = ("celery.worker.consumer.connection:Connection",)
 
-    def __init__(self, consumer: Any, **options: Any) -> None:
-        super().__init__(consumer, **options)
-        self._relays: Relays | None = consumer.controller.outbox_relays
-
     def include_if(self, consumer: Any) -> bool:
-        return self._relays is not None
+        # The app keeps this step, so it also meets workers that run no relay.
+        return getattr(consumer.controller, "outbox_relays", None) is not None
 
     def create(self, consumer: Any) -> None:
         """Nothing of its own to create."""
 
     def start(self, consumer: Any) -> None:
-        if self._relays is not None:
-            self._relays.open_gate()
+        consumer.controller.outbox_relays.open_gate()
 
     def stop(self, consumer: Any) -> None:
         lost = consumer.blueprint.state == bootsteps.RUN  # otherwise the worker shuts down
-        if lost and self._relays is not None:
-            self._relays.close_gate()
+        if lost:
+            consumer.controller.outbox_relays.close_gate()
 
     def shutdown(self, consumer: Any) -> None:
-        if self._relays is not None:
-            self._relays.stop()
+        consumer.controller.outbox_relays.stop()
 
 
 def _apply_flags(app: Any, flags: dict[str, Any]) -> None:
     """A flag beats a setting: from here on there is only the app's configuration."""
-    for name, value in flags.items():
-        setting = BY_NAME.get(name.removeprefix("outbox_"))
-        if setting is not None:
-            app.conf[setting.conf_name] = setting.parse(value, setting.flag_name)
+    for setting in (BY_NAME[name] for name in flags if name in BY_NAME):
+        app.conf[setting.conf_name] = setting.parse(flags[setting.name], setting.flag_name)
 
 
 def _services(worker: Any) -> list[RelayService]:
@@ -163,5 +165,5 @@ def _refuse_blocking_driver(worker: Any, store: Store) -> None:
     if getattr(store, "blocks_event_loop", False) and pool.endswith((".gevent", ".eventlet")):
         raise ConfigurationError(
             f"The driver of database {store.name!r} would block every greenlet of this worker. "
-            "Use psycopg 3 or PyMySQL with this pool, or run the relay in a worker with another one."
+            "Use psycopg 3 or PyMySQL with this pool, or relay in a worker with another pool."
         )
