@@ -1,14 +1,15 @@
 """What surrounds a call and would be lost on the way: Sentry's trace and structlog's context.
 
-Both are optional. A library that nobody imported has nothing to catch, so it is looked up among
-the loaded modules and never imported from here.
+Both are optional, and neither is imported from here. What is caught goes into columns of the row;
+the relay puts it back with `celery_outbox_steps.tracing`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import NamedTuple
+
+from celery_outbox_steps import tracing
 
 
 class Context(NamedTuple):
@@ -26,14 +27,17 @@ def catch(*, structlog: bool = True, keys: frozenset[str] | None = None) -> Cont
 
 
 def _sentry() -> tuple[str | None, str | None]:
-    sentry_sdk = sys.modules.get("sentry_sdk")
-    if sentry_sdk is None or not sentry_sdk.is_initialized():
+    sdk = tracing.sentry()
+    if sdk is None:
         return None, None
-    return sentry_sdk.get_traceparent(), sentry_sdk.get_baggage()
+    integration = sdk.get_client().get_integration("celery")
+    if integration is not None and not integration.propagate_traces:
+        return None, None  # the project wants its tasks in traces of their own
+    return sdk.get_traceparent(), sdk.get_baggage()
 
 
 def _structlog(keys: frozenset[str] | None) -> str | None:
-    contextvars = sys.modules.get("structlog.contextvars")
+    contextvars = tracing.structlog()
     if contextvars is None:
         return None
     context = contextvars.get_contextvars()
