@@ -13,11 +13,12 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import HOME, ROOT
+from . import ROOT
 from .equipment import Equipment
 
 BIN = Path(sys.executable).parent
@@ -84,27 +85,30 @@ class Suite:
 
     def _test(self) -> None:
         _headline("tests")
-        HOME.mkdir(exist_ok=True)
-        report = HOME / f"report-{os.getpid()}.json"
-        environment = {**os.environ, "OUTBOX_TEST_REPORT": str(report), "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "pytest", *self.pytest_arguments]
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder, "report.json")
+            status = self._pytest({"OUTBOX_TEST_REPORT": str(report), "PYTHONUNBUFFERED": "1"})
+            suites = json.loads(report.read_text()) if report.exists() else {}
+        for name in [*SUITES, *sorted(set(suites) - set(SUITES))]:
+            self.results.append(_suite_result(name, suites.get(name)))
+        if status:
+            self.results.append(Result("pytest", False, f"exit status {status}"))
+
+    def _pytest(self, extra: dict[str, str]) -> int:
+        """In a session of its own: Ctrl-C reaches us, and we pass it on exactly once."""
         with subprocess.Popen(
-            command,
+            [sys.executable, "-m", "pytest", *self.pytest_arguments],
             cwd=ROOT,
-            env=environment,
+            env={**os.environ, **extra},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            start_new_session=True,
         ) as process:
             self._echo(process)
-        suites = json.loads(report.read_text()) if report.exists() else {}
-        report.unlink(missing_ok=True)
-        for name in [*SUITES, *sorted(set(suites) - set(SUITES))]:
-            self.results.append(_suite_result(name, suites.get(name)))
-        if process.returncode:
-            self.results.append(Result("pytest", False, f"exit status {process.returncode}"))
+        return process.returncode
 
     def _echo(self, process: subprocess.Popen[str]) -> None:
         """Pass pytest's output on as it comes, and remember its closing line."""
