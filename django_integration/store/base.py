@@ -209,7 +209,7 @@ class DjangoStore:
         columns = ", ".join(content_columns())
         self._session.run(
             f"INSERT INTO {DEAD_LETTER} ({columns}, dead_at, failure_reason)"
-            f" SELECT {columns}, {self._dialect.now}, %s FROM {OUTBOX}"
+            f" SELECT {columns}, {self._dialect.now}, %s FROM {OUTBOX}{self._dialect.by_id}"
             f" WHERE {which} AND claimed_by = %s{self._dialect.for_update}",
             [self._dialect.text(error), *params, relay_id],
         )
@@ -222,7 +222,8 @@ class DjangoStore:
         if not ids:
             return 0
         which, params = self._dialect.ids(ids)
-        sql = f"UPDATE {OUTBOX} SET {changes} WHERE {which} AND claimed_by = %s"
+        table = f"{OUTBOX}{self._dialect.by_id}"
+        sql = f"UPDATE {table} SET {changes} WHERE {which} AND claimed_by = %s"
         return self._session.run(sql, [*values, *params, relay_id])
 
     def _delete(self, ids: Sequence[int], relay_id: str) -> int:
@@ -230,7 +231,7 @@ class DjangoStore:
         if not ids:
             return 0
         which, params = self._dialect.ids(ids)
-        sql = f"DELETE FROM {OUTBOX} WHERE {which} AND claimed_by = %s"
+        sql = f"{self._dialect.delete.format(OUTBOX)} WHERE {which} AND claimed_by = %s"
         return self._session.run(sql, [*params, relay_id])
 
 

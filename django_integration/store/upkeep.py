@@ -77,7 +77,8 @@ def _revive(session: Session, dialect: Dialect, ids: list[int]) -> int:
     which, params = dialect.ids(ids)
     session.run(
         f"INSERT INTO {OUTBOX} ({', '.join(columns)}, due_at)"
-        f" SELECT {values}, {dialect.now} FROM {DEAD_LETTER} WHERE {which} ORDER BY id",
+        f" SELECT {values}, {dialect.now} FROM {DEAD_LETTER}{dialect.by_id}"
+        f" WHERE {which} ORDER BY id",
         params,
     )
     return _delete(session, dialect, DEAD_LETTER, ids)
@@ -89,4 +90,4 @@ def _delete(
     if not ids:
         return 0
     which, params = dialect.ids(ids)
-    return session.run(f"DELETE FROM {table} WHERE {which} AND {still}", params)
+    return session.run(f"{dialect.delete.format(table)} WHERE {which} AND {still}", params)

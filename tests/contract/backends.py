@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management import call_command
 from django.db import connections
@@ -21,6 +19,10 @@ from celery_outbox_steps.testing import MemoryStore
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, DatabaseNow
 from django_integration.store import DjangoStore
 from tests import helpers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 SERVICES = {"psycopg": "postgresql", "psycopg2": "postgresql",
             "mysqlclient": "mysql", "pymysql": "mysql"}

@@ -7,10 +7,12 @@ their own, see `drivers.py` and `test_drivers.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CHOSEN = os.environ.get("OUTBOX_CONTRACT_BACKENDS", "memory,psycopg,mysqlclient,sqlite").split(",")
 DATABASES = [name for name in CHOSEN if name != "memory"]
@@ -50,7 +52,8 @@ def postgresql(backend: Any) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for fixture, names in (("postgresql", POSTGRESQL), ("database", DATABASES), ("backend", CHOSEN)):
+    choices = (("postgresql", POSTGRESQL), ("database", DATABASES), ("backend", CHOSEN))
+    for fixture, names in choices:
         if fixture in metafunc.fixturenames and "opened_backend" in metafunc.fixturenames:
             metafunc.parametrize("opened_backend", names, indirect=True, scope="module")
             return

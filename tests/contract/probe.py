@@ -16,6 +16,8 @@ from typing import Any
 from tests.contract import drivers
 
 LEASE = 300.0
+stores: list[Any] = []
+"""The only reference to the store, so that a child can let go of it."""
 
 
 def main() -> None:
@@ -53,22 +55,23 @@ def _relay(
 ) -> None:
     from django_integration.store import DjangoStore
 
-    store = DjangoStore("default")
-    answers["before"] = _session(store, session)
+    stores.append(DjangoStore("default"))
+    answers["before"] = _session(session)
     opened.set()
     forked.wait(20)
-    answers["after"] = _session(store, session)
-    answers["claimed"] = len(store.claim(10, LEASE, "me"))
+    answers["after"] = _session(session)
+    answers["claimed"] = len(stores[0].claim(10, LEASE, "me"))
 
 
-def _session(store: Any, sql: str) -> Any:
+def _session(sql: str) -> Any:
     """Which session of the server the store talks on, in the server's words."""
-    return store._session.rows(sql)[0][0]
+    return stores[0]._session.rows(sql)[0][0]
 
 
 def _child() -> int:
     pid = os.fork()
     if pid == 0:
+        stores.clear()
         gc.collect()
         os._exit(0)
     return os.waitpid(pid, 0)[1]

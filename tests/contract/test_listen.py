@@ -104,13 +104,12 @@ def pgbouncer(settings, directory):
     directory.chmod(0o755)
     user = unprivileged_user("postgres")
     command = [program, *(["-u", user] if user else []), str(configuration)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield port
     finally:
         process.terminate()
         process.wait(20)
-        process.stderr.close()
 
 
 @pytest.fixture

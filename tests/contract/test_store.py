@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 
 import pytest
 
@@ -13,6 +14,12 @@ from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
 from tests.helpers import wait_for
 
 LEASE = 300.0
+OUTCOMES = [
+    pytest.param(Published, id="published"),
+    pytest.param(lambda message: Retry(message, "e", 60), id="retry"),
+    pytest.param(lambda message: Deferred(message, "e", 60), id="deferred"),
+    pytest.param(lambda message: Dead(message, "e"), id="dead"),
+]
 
 
 def ids_of(messages):
@@ -26,7 +33,8 @@ def only(items):
 
 class TestClaim:
     def test_hands_out_what_was_stored(self, backend):
-        backend.add(task_id="abc", task_name="shop.mail", args='["ä", 1e22]', kwargs='{"b": 1, "a": 2}',
+        backend.add(task_id="abc", task_name="shop.mail", args='["ä", 1e22]',
+                    kwargs='{"b": 1, "a": 2}',
                     options='{"x": "\\u0000"}', payload=b"\x00\xff", retries=2,
                     sentry_trace_id="t", sentry_baggage="b", structlog_context="{}")
         message = only(backend.store().claim(10, LEASE, "me"))
@@ -132,7 +140,8 @@ class TestSettle:
         claimed = store.claim(10, LEASE, "me")
         store.settle([Deferred(message, "broker away", 45.5) for message in claimed], "me")
         for row in backend.rows():
-            assert (row["retries"], row["last_error"], row["claimed_by"]) == (1, "broker away", None)
+            assert (row["retries"], row["last_error"]) == (1, "broker away")
+            assert (row["claimed_by"], row["claimed_until"]) == (None, None)
             assert backend.seconds_until(row["due_at"]) == pytest.approx(45.5, abs=20)
 
     def test_dead_letters_keep_content_and_the_real_error(self, backend):
@@ -140,7 +149,8 @@ class TestSettle:
                     options="{}", payload=b"\x80", retries=5, structlog_context='{"user": 7}')
         before = only(backend.rows())
         store = backend.store()
-        store.settle([Dead(only(store.claim(10, LEASE, "me")), "EncodeError: lone \ud800, 🙈")], "me")
+        error = "EncodeError: lone \ud800, 🙈"
+        store.settle([Dead(only(store.claim(10, LEASE, "me")), error)], "me")
         assert backend.rows() == []
         letter = only(backend.dead_letters())
         assert letter["failure_reason"].startswith("EncodeError: lone ")
@@ -165,9 +175,7 @@ class TestSettle:
         assert [row["id"] for row in backend.rows()] == [two.id, three.id]
         assert len(backend.dead_letters()) == 1
 
-    @pytest.mark.parametrize("outcome", [
-        Published, lambda m: Retry(m, "e", 60), lambda m: Deferred(m, "e", 60), lambda m: Dead(m, "e"),
-    ])
+    @pytest.mark.parametrize("outcome", OUTCOMES)
     def test_a_late_settle_of_the_old_holder_changes_nothing_and_is_counted(self, backend, outcome):
         backend.add(2)
         slow = backend.store()
@@ -187,9 +195,7 @@ class TestSettle:
         assert store.settle([Published(only(claimed))], "slow") == 0
         assert backend.rows() == []
 
-    @pytest.mark.parametrize("outcome", [
-        Published, lambda m: Retry(m, "e", 60), lambda m: Deferred(m, "e", 60), lambda m: Dead(m, "e"),
-    ])
+    @pytest.mark.parametrize("outcome", OUTCOMES)
     @pytest.mark.parametrize("retention", [None, 3600])
     def test_repeating_a_settle_is_safe(self, backend, outcome, retention):
         backend.add()
@@ -199,6 +205,24 @@ class TestSettle:
         rows, letters = backend.rows(), backend.dead_letters()
         assert store.settle(outcomes, "me") == 1
         assert (backend.rows(), backend.dead_letters()) == (rows, letters)
+
+    def test_relays_at_work_side_by_side_do_not_disturb_each_other(self, backend):
+        backend.add(240)
+
+        def relay(number):
+            store, outcomes = backend.store(), cycle(outcome.values[0] for outcome in OUTCOMES)
+            fenced = 0
+            while any(row["retries"] == 0 and not row["last_error"] for row in backend.rows()):
+                claimed = store.claim(6, LEASE, f"relay {number}")
+                fenced += store.settle([next(outcomes)(m) for m in claimed], f"relay {number}")
+            return fenced
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(relay, range(4))) == [0, 0, 0, 0]
+        letters, rows = backend.dead_letters(), backend.rows()
+        assert all(row["claimed_by"] is None for row in rows)
+        assert 1 <= len(letters) < 240
+        assert 1 <= len(rows) < 240 - len(letters)
 
     def test_nothing_to_settle(self, backend):
         assert backend.store().settle([], "me") == 0
@@ -257,6 +281,19 @@ class TestReplayAndPurge:
         assert backend.store().replay(task_name="a", limit=2) == 2
         assert sorted(letter["task_name"] for letter in backend.dead_letters()) == ["a", "b"]
 
+    def test_concurrent_replays_never_replay_twice(self, backend):
+        self.bury(backend, 60)
+
+        def replay(_):
+            store, replayed = backend.store(), 0
+            while backend.dead_letters():
+                replayed += store.replay(limit=7)
+            return replayed
+
+        with ThreadPoolExecutor(3) as pool:
+            assert sum(pool.map(replay, range(3))) == 60
+        assert len(backend.rows()) == 60
+
     def test_purge_removes_old_published_rows_in_chunks(self, backend):
         store = backend.store(retention=3600)
         backend.add(5)
@@ -300,7 +337,8 @@ class TestNumbers:
         relay = only(stats.relays)
         assert (relay["relay"], relay["rows"]) == ("other", 1)
         assert relay["seconds_left"] == pytest.approx(LEASE, abs=20)
-        assert only(stats.top_failing) == {"task_name": "shop.mail", "rows": 1, "last_error": "boom"}
+        failing = {"task_name": "shop.mail", "rows": 1, "last_error": "boom"}
+        assert stats.top_failing == (failing,)
         assert store.stats(top=0).top_failing == ()
         sample = store.sample()
         assert (sample.depth, sample.dead_letters) == (2, 1)
@@ -347,6 +385,6 @@ class TestConnection:
 
         with (
             backends.opened(database.name, tmp_path, migrated=False) as empty,
-            pytest.raises(StoreError, match="manage.py migrate"),
+            pytest.raises(StoreError, match=r"manage\.py migrate"),
         ):
             empty.store().check()
