@@ -12,6 +12,7 @@ from collections import Counter, deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps import tracing
 from celery_outbox_steps.classify import describe
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import (
@@ -23,12 +24,16 @@ from celery_outbox_steps.messages import (
 )
 
 if TYPE_CHECKING:
-    from celery_outbox_steps.metrics import Sink
+    from celery_outbox_steps.metrics import Meter
     from celery_outbox_steps.store import Sample
 
 logger = logging.getLogger("celery_outbox")
+# Of its own, because Sentry gets these errors as exceptions and not as log lines.
+error_logger = logging.getLogger("celery_outbox.relay")
 
 RATE_WINDOW = 60.0
+QUIET = 600.0
+"""Seconds until an error that came, went and comes again is news again."""
 
 METRIC_OF = {
     Published: "messages.published",
@@ -41,9 +46,19 @@ METRIC_OF = {
 class Journal:
     """The record of one relay."""
 
-    def __init__(self, store_name: str, relay_id: str, sink: Sink | None = None) -> None:
+    def __init__(
+        self,
+        store_name: str,
+        relay_id: str,
+        meter: Meter | None = None,
+        *,
+        tracebacks: bool = True,
+    ) -> None:
         self._fields = {"database": store_name, "relay": relay_id}
-        self._sink = sink
+        self._tags = {"database": store_name}
+        self._meter = meter
+        self._tracebacks = tracebacks
+        self._reported: dict[tuple[Any, ...], float] = {}
         self._away = False
         self._published: deque[tuple[float, int]] = deque()
         self.counters: Counter[str] = Counter()
@@ -53,7 +68,7 @@ class Journal:
     @property
     def measures(self) -> bool:
         """Whether anybody receives metrics."""
-        return self._sink is not None
+        return self._meter is not None
 
     def started(self, **fields: Any) -> None:
         self._log(logging.INFO, "celery_outbox_relay_started", "relaying", **fields)
@@ -95,17 +110,23 @@ class Journal:
         """The loop itself failed: the database is away, or there is a bug to be found."""
         self.counters["errors"] += 1
         self.last_error = describe(error)
-        level = logging.WARNING if failures == 1 else logging.ERROR
+        news = self._is_news(error, failures)
+        if news:
+            tracing.capture(error, error_logger.name, self._fields)
+        shown = news and self._tracebacks and not isinstance(error, StoreError)
         self._log(
-            level,
+            logging.ERROR if news else logging.WARNING,
             "celery_outbox_relay_error",
             f"{self.last_error}; trying again in {pause:g} s",
-            exc_info=None if isinstance(error, StoreError) else error,
+            to=error_logger,
+            exc_info=error if shown else None,
             failures=failures,
             pause=pause,
         )
 
     def recovered(self, failures: int) -> None:
+        since = monotonic() - QUIET
+        self._reported = {kind: at for kind, at in self._reported.items() if at > since}
         self._log(
             logging.INFO, "celery_outbox_relay_recovered", "relaying again", failures=failures
         )
@@ -121,10 +142,11 @@ class Journal:
         self.counters["liveness_errors"] += 1
 
     def sampled(self, sample: Sample) -> None:
-        if self._sink is not None:
-            self._sink.gauge("queue.depth", sample.depth)
-            self._sink.gauge("dead_letter.count", sample.dead_letters)
-            self._sink.gauge("oldest_pending_age_seconds", sample.oldest_pending_seconds)
+        if self._meter is not None:
+            self._meter.gauge("queue.depth", sample.depth, self._tags)
+            self._meter.gauge("dead_letter.count", sample.dead_letters, self._tags)
+            oldest = sample.oldest_pending_seconds
+            self._meter.gauge("oldest_pending_age_seconds", oldest, self._tags)
 
     def rate(self) -> float:
         """Messages published per second over the last minute."""
@@ -154,21 +176,31 @@ class Journal:
 
     def _measure(self, result: BatchResult) -> None:
         """Aggregated: one packet per task name and metric, not one per message."""
-        if self._sink is None:
+        if self._meter is None:
             return
         counts = Counter(
             (METRIC_OF[type(each)], each.message.task_name) for each in result.outcomes
         )
-        for (metric, task_name), count in counts.items():
-            self._sink.increment(metric, count, {"task_name": task_name})
+        self._meter.messages(counts, self._tags["database"])
         if result.fenced:
-            self._sink.increment("messages.fenced", result.fenced, {})
-        self._sink.gauge("batch.size", result.claimed)
-        self._sink.timing("batch.duration_ms", result.duration * 1000)
+            self._meter.increment("messages.fenced", result.fenced, self._tags)
+        self._meter.gauge("batch.size", result.claimed, self._tags)
+        self._meter.timing("batch.duration_ms", result.duration * 1000, self._tags)
         waits = [each.message.waited for each in result.outcomes if isinstance(each, Published)]
         if waits:
-            mean = sum(waits) / len(waits) + result.duration
-            self._sink.timing("publish.latency_ms", mean * 1000)
+            mean, longest = sum(waits) / len(waits) + result.duration, max(waits) + result.duration
+            self._meter.timing("publish.latency_ms", mean * 1000, self._tags)
+            self._meter.timing("publish.latency_max_ms", longest * 1000, self._tags)
+
+    def _is_news(self, error: Exception, failures: int) -> bool:
+        """Not a database that is just restarting, and not the same error once per tick."""
+        if isinstance(error, StoreError) and failures == 1:
+            return False
+        kind = (type(error), _location(error))
+        if kind in self._reported:
+            return False
+        self._reported[kind] = monotonic()
+        return True
 
     def _broker(self, result: BatchResult) -> None:
         """Said when the broker goes and when it comes back, not for each batch in between."""
@@ -187,6 +219,11 @@ class Journal:
             self._away = False
 
     def _failure(self, outcome: Retry | Dead) -> None:
+        """In the context of the caller, so that its request id stands in the line."""
+        with tracing.bound(outcome.message):
+            self._tell_failure(outcome)
+
+    def _tell_failure(self, outcome: Retry | Dead) -> None:
         self.last_error = outcome.error
         message = outcome.message
         fields: dict[str, Any] = {
@@ -213,13 +250,28 @@ class Journal:
             )
 
     def _log(
-        self, level: int, event: str, text: str, *, exc_info: Exception | None = None, **fields: Any
+        self,
+        level: int,
+        event: str,
+        text: str,
+        *,
+        to: logging.Logger = logger,
+        exc_info: Exception | None = None,
+        **fields: Any,
     ) -> None:
-        logger.log(
+        # The event's name is part of the template: tools group log lines by that.
+        to.log(
             level,
-            "%s: %s",
-            event,
+            f"{event}: %s",
             text,
             exc_info=exc_info,
             extra={"event": event, **self._fields, **fields},
         )
+
+
+def _location(error: Exception) -> tuple[str, int] | None:
+    """Where it was raised: file and line of the innermost frame."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return None if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)

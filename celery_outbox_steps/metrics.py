@@ -159,6 +159,3 @@ def meter_for(app: Any) -> Meter | None:
         task_names=read(app.conf, "metrics_task_names"),
         tracebacks=read(app.conf, "log_tracebacks"),
     )
-
-
-sink_for = meter_for

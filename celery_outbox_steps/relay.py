@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps import tracing
 from celery_outbox_steps.classify import Verdict, classify, describe
 from celery_outbox_steps.envelope import open_envelope
 from celery_outbox_steps.messages import (
@@ -116,7 +117,8 @@ class Relay:
         rows = self._claim(limit) if limit else []
         if not rows:
             return None
-        outcomes, unsent = self._publish(rows)
+        with tracing.around(rows):
+            outcomes, unsent = self._publish(rows)
         full = len(rows) == self._config.batch_size
         batch = _Batch(outcomes, unsent, full, monotonic() - start)
         self._tell_breaker(batch)
@@ -161,6 +163,7 @@ class Relay:
                 sendable.append(row)
             except Exception as exc:  # noqa: BLE001, PERF203  a hostile row stops nobody else
                 outcomes.append(self._judge(row, exc))
+        tracing.restore(sendable, messages)
         return sendable, messages
 
     def _judge(

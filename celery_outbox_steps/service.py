@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.config import RelayConfig
     from celery_outbox_steps.messages import BatchResult
-    from celery_outbox_steps.metrics import Sink
+    from celery_outbox_steps.metrics import Meter
     from celery_outbox_steps.store import Store
 
 LIVENESS_INTERVAL = 1.0
@@ -42,12 +42,12 @@ class RelayService:
         app: Any,
         store: Store,
         config: RelayConfig,
-        sink: Sink | None = None,
+        meter: Meter | None = None,
         publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
     ) -> None:
         self.store = store
         self.relay_id = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self.journal = Journal(store.name, self.relay_id, sink)
+        self.journal = Journal(store.name, self.relay_id, meter, tracebacks=config.log_tracebacks)
         self._config = config
         publisher = publisher_factory(app, config.declare)
         self._relay = Relay(app, store, publisher, config, self.relay_id, hurry=self._hurry)

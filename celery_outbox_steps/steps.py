@@ -18,7 +18,7 @@ from celery.utils.imports import symbol_by_name
 from celery_outbox_steps import control  # noqa: F401  registers the remote control commands
 from celery_outbox_steps.config import BY_NAME, RelayConfig, read
 from celery_outbox_steps.errors import ConfigurationError, OutboxError
-from celery_outbox_steps.metrics import sink_for
+from celery_outbox_steps.metrics import meter_for
 from celery_outbox_steps.service import RelayService
 
 if TYPE_CHECKING:
@@ -138,13 +138,13 @@ def _apply_flags(app: Any, flags: dict[str, Any]) -> None:
 
 def _services(worker: Any) -> list[RelayService]:
     app = worker.app
-    config, sink = RelayConfig.from_app(app), sink_for(app)
+    config, meter = RelayConfig.from_app(app), meter_for(app)
     stores = _stores(app)
     for store in stores:
         _refuse_blocking_driver(worker, store)
         store.check()
         store.close()  # the thread opens its own connection
-    return [RelayService(app, store, config, sink) for store in stores]
+    return [RelayService(app, store, config, meter) for store in stores]
 
 
 def _stores(app: Any) -> list[Store]:

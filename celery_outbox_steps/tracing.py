@@ -98,14 +98,18 @@ def capture(error: BaseException, logger_name: str, tags: Mapping[str, str]) -> 
 
 @contextmanager
 def _around(rows: Sequence[ClaimedMessage], sdk: Any, contextvars: Any) -> Iterator[None]:
-    with ExitStack() as stack:
-        with suppress(Exception):  # a tracing library must not stop the relay
-            if contextvars is not None:
-                context = _shared(row.structlog_context for row in rows)
-                stack.enter_context(_bound(contextvars, context))
-            if sdk is not None:
-                stack.enter_context(_segment(sdk, rows))
+    stack = ExitStack()
+    with suppress(Exception):  # neither here nor below: what is published has to be settled
+        if contextvars is not None:
+            context = _shared(row.structlog_context for row in rows)
+            stack.enter_context(_bound(contextvars, context))
+        if sdk is not None:
+            stack.enter_context(_segment(sdk, rows))
+    try:
         yield
+    finally:
+        with suppress(Exception):
+            stack.close()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router
 from kombu.utils.json import loads
 
-from celery_outbox_steps import bell, metrics
+from celery_outbox_steps import bell, metrics, tracing
 from celery_outbox_steps.config import read
 from celery_outbox_steps.envelope import Sealed, seal
 from celery_outbox_steps.errors import ConfigurationError, OutboxError
@@ -82,7 +82,7 @@ class Enqueuer:
         self._require_transaction = read(app.conf, "require_transaction")
         self._notify = read(app.conf, "notify")
         self._redactor = _redactor(read(app.conf, "redactor"))
-        self._sink = metrics.sink_for(app)
+        self._meter = metrics.meter_for(app)
         names = read(app.conf, "exclude_tasks")
         self._excluded = frozenset(names)
         self._patterns = [name for name in names if any(sign in name for sign in "*?[")]
@@ -179,7 +179,8 @@ class Enqueuer:
         since = time.monotonic() - self._notified.get(alias, float("-inf"))
         notify = self._notify and since >= NOTIFY_INTERVAL
         try:
-            insert(connection, rows, notify=notify)
+            with tracing.storing(rows):
+                insert(connection, rows, notify=notify)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(USE_ASEND_TASK) from exc
         for row in rows:
@@ -193,9 +194,9 @@ class Enqueuer:
         if notified:  # counted only now: a NOTIFY that is not committed wakes nobody
             self._notified[alias] = time.monotonic()
         bell.ring(alias)
-        if self._sink is not None:
-            for name, count in names.items():
-                self._sink.increment("messages.enqueued", count, {"task_name": name})
+        if self._meter is not None:
+            counts = {("messages.enqueued", name): count for name, count in names.items()}
+            self._meter.messages(counts, alias)
 
 
 def write_alias() -> str:
