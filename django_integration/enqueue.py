@@ -25,7 +25,7 @@ from kombu.utils.json import loads
 
 from celery_outbox_steps import bell, metrics, tracing
 from celery_outbox_steps.config import read
-from celery_outbox_steps.envelope import Sealed, seal
+from celery_outbox_steps.envelope import Sealed, ascii_text, seal
 from celery_outbox_steps.errors import ConfigurationError, OutboxError
 from django_integration import context, signals
 from django_integration.redaction import Redactor, redact
@@ -102,12 +102,21 @@ class Enqueuer:
             fnmatch.fnmatchcase(task_name, pattern) for pattern in self._patterns
         )
 
+    def database(self, task_name: str, using: str | None) -> BaseDatabaseWrapper:
+        """The connection that a call's row belongs to. Refuses what could not be stored there."""
+        connection = connections[using or write_alias()]
+        try:
+            connection.ensure_connection()
+        except SynchronousOnlyOperation as exc:
+            raise SynchronousOnlyOperation(USE_ASEND_TASK) from exc
+        self._check_transaction(connection, task_name)
+        return connection
+
     def store(
-        self, task_name: str, task_id: str, producer: CapturingProducer, using: str | None
+        self, connection: BaseDatabaseWrapper, task_name: str, task_id: str,
+        producer: CapturingProducer,
     ) -> None:
         """Write the captured message as a row, now or at the end of the current bulk."""
-        connection = connections[using or write_alias()]
-        self._check_transaction(connection, task_name)
         row = self._row(task_name, task_id, producer)
         gathering = self._gathering.get()
         if gathering is not None and gathering.takes(connection):
@@ -116,7 +125,7 @@ class Enqueuer:
             self._write(connection, [row])
 
     def store_apart(
-        self, task_name: str, task_id: str, producer: CapturingProducer, using: str | None
+        self, using: str | None, task_name: str, task_id: str, producer: CapturingProducer
     ) -> None:
         """Write the row on a connection of its own, whatever becomes of the caller's transaction."""
         connection = connections.create_connection(using or write_alias())
@@ -161,18 +170,21 @@ class Enqueuer:
 
     def _row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
         sealed = _seal(producer)
-        redacted = self._redact(task_name, sealed, producer.body) if self._redactor else (None, None)
-        return Row(_column(task_id), _column(task_name), *sealed, *redacted, *self._catch())
+        redacted: tuple[str | None, str | None] = (None, None)
+        if self._redactor is not None:
+            redacted = redact(self._redactor, task_name, partial(_copies, sealed, producer.body))
+        return Row(_column(task_id), _column(task_name), *sealed, *redacted, *self._context())
 
-    def _redact(self, task_name: str, sealed: Sealed, body: Any) -> tuple[str, str]:
-        """The redactor gets copies: it may change what it is given, and the caller must not see it."""
-        if self._redactor is None:
-            raise AssertionError
-        if sealed.payload is None:
-            return redact(self._redactor, task_name, loads(sealed.args), loads(sealed.kwargs))
-        args, kwargs = _arguments(body)
-        copied = partial(_with_copies, self._redactor)
-        return redact(copied, task_name, args, kwargs)
+    def _context(self) -> context.Context:
+        """Nice to have, so whatever is wrong with it must not stop the call."""
+        try:
+            return self._catch()
+        except Exception as exc:  # noqa: BLE001  structlog's values are anybody's objects
+            logger.warning(
+                "celery_outbox_context_failed: %s; the call is stored without its context",
+                type(exc).__name__, extra={"event": "celery_outbox_context_failed"},
+            )
+            return context.Context()
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         alias = connection.alias
@@ -183,9 +195,7 @@ class Enqueuer:
                 insert(connection, rows, notify=notify)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(USE_ASEND_TASK) from exc
-        for row in rows:
-            signals.emit(signals.outbox_message_created, type(self._app),
-                         task_id=row.task_id, task_name=row.task_name)
+        signals.emit_created(rows, type(self._app))
         if connection.in_atomic_block or connection.get_autocommit():
             names = Counter(row.task_name for row in rows)
             connection.on_commit(partial(self._committed, alias, names, notify), robust=True)
@@ -207,12 +217,12 @@ def write_alias() -> str:
 
 
 def _seal(producer: CapturingProducer) -> Sealed:
-    message = producer.messages[0]
+    message, body = producer.messages[0], producer.body
     if len(producer.messages) > 1:
         message.event = producer.messages[1]
     # Protocol 2 has the times and the reprs in the headers, protocol 1 in the body.
-    fields = message.headers if "id" in message.headers else producer.body
-    args, kwargs = _arguments(producer.body)
+    fields = body if isinstance(body, dict) else message.headers
+    args, kwargs = _arguments(body)
     return seal(
         message,
         argsrepr=fields.get("argsrepr") or repr(args),
@@ -226,13 +236,17 @@ def _arguments(body: Any) -> tuple[Any, Any]:
     return (body["args"], body["kwargs"]) if isinstance(body, dict) else (body[0], body[1])
 
 
-def _with_copies(redactor: Redactor, task_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    return redactor(task_name, copy.deepcopy(args), copy.deepcopy(kwargs))
+def _copies(sealed: Sealed, body: Any) -> tuple[Any, Any]:
+    """The arguments once more, as a worker would get them."""
+    if sealed.payload is None:
+        return loads(sealed.args), loads(sealed.kwargs)
+    args, kwargs = _arguments(body)
+    return copy.deepcopy(args), copy.deepcopy(kwargs)
 
 
 def _column(text: str) -> str:
     """For looking up only, so it may be cut; the message has the name and id in full."""
-    return str(text)[:255].encode("utf-8", "backslashreplace").decode().replace("\x00", "")[:255]
+    return ascii_text(text)[:255]
 
 
 def _redactor(chosen: Any) -> Redactor | None:
