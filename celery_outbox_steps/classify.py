@@ -46,12 +46,19 @@ def classify(
 
 def describe(error: BaseException, limit: int = 1000) -> str:
     """Class and message as one line that every database can store: no NUL, no lone surrogate."""
-    text = f"{type(error).__name__}: {error}"
+    text = _named(error)
     if error.__cause__ is not None:
-        text += f" ({type(error.__cause__).__name__}: {error.__cause__})"
+        text += f" ({_named(error.__cause__)})"
     text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _named(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as exc:  # noqa: BLE001  somebody's __str__; the row must be settled all the same
+        return f"{type(error).__name__}: (no message: {type(exc).__name__})"
 
 
 BATCH_ERRORS: tuple[type[Exception], ...] = tuple(

@@ -35,11 +35,6 @@ _tagged_double = Struct(">cd").pack
 _METHOD, _HEADER, _BODY, _END = 1, 2, 3, b"\xce"
 _ENVELOPE = 8
 """Bytes that a frame adds to its payload: type, channel, size and end mark."""
-_PROPERTIES = tuple(
-    (name, kind, 1 << 15 - position)
-    for position, (name, kind) in enumerate(AmqpMessage.PROPERTIES)
-    if name not in {"content_type", "content_encoding", "application_headers"}
-)
 
 
 def publish_frames(message: Message, channel: int, frame_max: int, *, mandatory: bool) -> bytes:
@@ -82,53 +77,45 @@ def _publish_method(exchange: str, routing_key: str, mandatory: bool) -> bytes: 
 
 def _content_header(message: Message) -> bytes:
     flags = 0
-    values: list[bytes] = []
-    if message.content_type is not None:
-        flags |= 0x8000
-        values.append(_short(message.content_type))
-    if message.content_encoding is not None:
-        flags |= 0x4000
-        values.append(_short(message.content_encoding))
-    if message.headers is not None:
-        flags |= 0x2000
-        values.append(_table(message.headers))
-    flags |= _other_properties(message, values)
-    return _content_head(Basic.CLASS_ID, 0, len(message.body), flags) + b"".join(values)
-
-
-def _other_properties(message: Message, values: list[bytes]) -> int:
+    encoded = []
     properties = message.properties
-    if message.priority is not None:
-        properties = {**properties, "priority": message.priority}
-    flags = 0
-    for name, kind, flag in _PROPERTIES:
-        value = properties.get(name)
+    for name, encode, flag in _PROPERTIES:
+        value = getattr(message, _FIELDS[name]) if name in _FIELDS else properties.get(name)
         if value is not None:
             flags |= flag
-            values.append(_PROPERTY[kind](value))
-    return flags
-
-
-def _short(text: str) -> bytes:
-    return _short_cached(text) if len(text) < 20 else _short_new(text)
-
-
-def _short_new(text: str) -> bytes:
-    value = (text or "").encode("utf-8", "surrogatepass")
-    return bytes((len(value),)) + value
-
-
-_short_cached = lru_cache(maxsize=1024)(_short_new)
-_PROPERTY: dict[str, Callable[[Any], bytes]] = {
-    "s": _short,
-    "o": lambda value: bytes((value,)),
-    "L": lambda value: bytes(dumps("L", (value,))),
-}
+            encoded.append(encode(value))
+    return _content_head(Basic.CLASS_ID, 0, len(message.body), flags) + b"".join(encoded)
 
 
 def _table(table: dict[str, Any]) -> bytes:
-    data = b"".join([_short(name) + _ITEM[type(value)](value) for name, value in table.items()])
+    data = b"".join([_name(name) + _ITEM[type(value)](value) for name, value in table.items()])
     return _long(len(data)) + data
+
+
+def _short(text: str) -> bytes:
+    value = text.encode("utf-8", "surrogatepass")
+    return bytes((len(value),)) + value
+
+
+_name = lru_cache(maxsize=1024)(_short)
+"""Names of headers, content types and the like: the same few all the time."""
+_FIELDS = {
+    "content_type": "content_type",
+    "content_encoding": "content_encoding",
+    "application_headers": "headers",
+    "priority": "priority",
+}
+"""Properties that are fields of a Message."""
+_ENCODE: dict[str, Callable[[Any], bytes]] = {
+    "s": _short,
+    "F": _table,
+    "o": lambda value: bytes((value,)),
+    "L": lambda value: bytes(dumps("L", (value,))),
+}
+_PROPERTIES = tuple(
+    (name, _name if name.startswith("content_") else _ENCODE[kind], 1 << 15 - position)
+    for position, (name, kind) in enumerate(AmqpMessage.PROPERTIES)
+)
 
 
 def _array(items: list[Any] | tuple[Any, ...]) -> bytes:

@@ -1,0 +1,160 @@
+"""The fork gate, with real forks and real threads; and the shield, on a socket pair."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from celery_outbox_steps import forks
+from celery_outbox_steps.forks import ForkGate, gate
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+
+def fork_and_exit(code: int = 0) -> int:
+    """Fork a child that ends at once; returns its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_fork_waits_for_the_end_of_a_unit() -> None:
+    entered, may_leave = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def unit() -> None:
+        with gate:
+            entered.set()
+            may_leave.wait(5)
+            order.append("unit")
+
+    worker = threading.Thread(target=unit)
+    worker.start()
+    entered.wait(5)
+    threading.Timer(0.2, may_leave.set).start()
+    fork_and_exit()
+    order.append("fork")
+    worker.join(5)
+    assert order == ["unit", "fork"]
+
+
+def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "patience", 0.2)
+    entered, may_leave = threading.Event(), threading.Event()
+
+    def unit() -> None:
+        with gate:
+            entered.set()
+            may_leave.wait(10)
+
+    worker = threading.Thread(target=unit)
+    worker.start()
+    entered.wait(5)
+    start = time.monotonic()
+    fork_and_exit()
+    assert 0.15 < time.monotonic() - start < 2
+    may_leave.set()
+    worker.join(5)
+
+
+def test_a_relay_that_works_back_to_back_lets_forks_through() -> None:
+    stop = threading.Event()
+    units = 0
+
+    def relay() -> None:
+        nonlocal units
+        while not stop.is_set():
+            with gate:
+                time.sleep(0.005)
+                units += 1
+
+    worker = threading.Thread(target=relay)
+    worker.start()
+    slowest = 0.0
+    for _ in range(30):
+        start = time.monotonic()
+        fork_and_exit()
+        slowest = max(slowest, time.monotonic() - start)
+    stop.set()
+    worker.join(5)
+    assert slowest < gate.patience, "a fork ran into its time limit"
+    assert units > 10
+
+
+def test_the_relay_itself_may_fork() -> None:
+    start = time.monotonic()
+    with gate:
+        assert fork_and_exit(3) == 3
+    assert time.monotonic() - start < gate.patience
+
+
+def test_two_threads_fork_at_once() -> None:
+    forkers = [threading.Thread(target=fork_and_exit) for _ in range(2)]
+    for forker in forkers:
+        forker.start()
+    for forker in forkers:
+        forker.join(5)
+    with gate:
+        pass
+
+
+def test_the_gate_is_fresh_in_the_child() -> None:
+    entered, may_leave = threading.Event(), threading.Event()
+
+    def unit() -> None:
+        with gate:
+            entered.set()
+            may_leave.wait(10)
+
+    worker = threading.Thread(target=unit)
+    worker.start()
+    entered.wait(5)
+    patience, gate.patience = gate.patience, 0.1
+    pid = os.fork()
+    if pid == 0:
+        start = time.monotonic()
+        with gate:
+            os._exit(0 if time.monotonic() - start < 0.05 else 1)
+    gate.patience = patience
+    may_leave.set()
+    worker.join(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_there_is_one_gate_per_process() -> None:
+    assert isinstance(gate, ForkGate)
+    assert forks.gate is gate
+
+
+def test_a_child_drops_a_shielded_socket_without_shutting_it_down() -> None:
+    ours, theirs = socket.socketpair()
+    transport = SimpleNamespace(sock=ours)
+    connection = _Connection(transport)
+    forks.shield(connection)
+    pid = os.fork()
+    if pid == 0:
+        dropped = transport.sock is None and ours.fileno() == -1
+        os._exit(0 if dropped else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    ours.sendall(b"still here")
+    assert theirs.recv(10) == b"still here"
+    ours.close()
+    theirs.close()
+
+
+def test_a_connection_that_is_not_connected_is_no_problem() -> None:
+    connection = _Connection(None)
+    forks.shield(connection)
+    assert fork_and_exit(5) == 5
+    del connection
+
+
+class _Connection:
+    def __init__(self, transport: object) -> None:
+        self._connection = SimpleNamespace(_transport=transport)
