@@ -1,0 +1,1 @@
+"""The Django + Celery project that the acceptance tests' workers run."""

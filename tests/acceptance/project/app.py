@@ -1,0 +1,58 @@
+"""The app under test: one line adds the relay, one flag turns it on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import redis
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.acceptance.project.settings")
+
+from celery_outbox_steps import OutboxRelayStep  # noqa: E402
+from django_integration import OutboxCelery  # noqa: E402
+
+app = OutboxCelery("acceptance")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.steps["worker"].add(OutboxRelayStep)
+
+
+def ledger() -> tuple[Any, str]:
+    url, prefix = os.environ["ACCEPTANCE_LEDGER"].split(" ")
+    return redis.Redis.from_url(url, decode_responses=True), prefix
+
+
+def write(task_id: str, name: str) -> None:
+    client, prefix = ledger()
+    with client:
+        client.rpush(f"{prefix}:ran", f"{task_id} {name}")
+
+
+@app.task(name="record", bind=True, ignore_result=True)
+def record(self: Any, name: str = "") -> None:
+    """Leave a trace of having run."""
+    write(self.request.id, name)
+
+
+@app.task(name="enqueue", bind=True, ignore_result=True)
+def enqueue(self: Any, count: int = 1) -> None:
+    """A task that calls other tasks, through the outbox."""
+    for number in range(count):
+        record.delay(f"of {self.request.id} {number}")
+    write(self.request.id, "enqueue")
+
+
+@app.task(name="enqueue_when_told", bind=True, ignore_result=True)
+def enqueue_when_told(self: Any, name: str) -> None:
+    """Say that it runs, wait for the test's word, then call another task."""
+    client, prefix = ledger()
+    with client:
+        client.rpush(f"{prefix}:waiting", self.request.id)
+        client.blpop(f"{prefix}:go", timeout=60)
+    record.delay(name)
+
+
+@app.task(name="die", ignore_result=True)
+def die() -> None:
+    """Take the pool's child with it."""
+    os._exit(9)
