@@ -73,10 +73,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _counts[suite][outcome] += 1
 
 
-def pytest_sessionfinish() -> None:
-    """Leave the tally where `make test` looks for it."""
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave the tally where `make test` looks for it; under xdist only the controller has it."""
     target = os.environ.get("OUTBOX_TEST_REPORT")
-    if target:
+    if target and not hasattr(session.config, "workerinput"):
         suites = {name: {**_counts[name], "seconds": _seconds[name]} for name in _counts}
         Path(target).write_text(json.dumps(suites))
 
