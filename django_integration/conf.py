@@ -18,13 +18,16 @@ def django_settings() -> dict[str, Any]:
     from django.core.exceptions import ImproperlyConfigured
 
     try:
-        return {
+        found = {
             setting.conf_name: getattr(settings, setting.django_name)
             for setting in SETTINGS
             if hasattr(settings, setting.django_name)
         }
+        if getattr(settings, "MONITORING_METRICS_ENABLED", False):
+            found.setdefault("outbox_metrics", "datadog")
     except ImproperlyConfigured:
         return {}
+    return found
 
 
 def celery_app() -> Any:

@@ -13,7 +13,7 @@ import fnmatch
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -197,16 +197,53 @@ class Enqueuer:
             raise SynchronousOnlyOperation(USE_ASEND_TASK) from exc
         signals.emit_created(rows, type(self._app))
         if connection.in_atomic_block or connection.get_autocommit():
-            names = Counter(row.task_name for row in rows)
-            connection.on_commit(partial(self._committed, alias, names, notify), robust=True)
+            self._after_commit(connection, rows, notified=notify)
 
-    def _committed(self, alias: str, names: Counter[str], notified: bool) -> None:  # noqa: FBT001
-        if notified:  # counted only now: a NOTIFY that is not committed wakes nobody
-            self._notified[alias] = time.monotonic()
-        bell.ring(alias)
+    def _after_commit(
+        self, connection: BaseDatabaseWrapper, rows: list[Row], *, notified: bool
+    ) -> None:
+        """Ring and count once per transaction, however many calls it makes in a row."""
+        last = _last_hook(connection)
+        if isinstance(last, AfterCommit) and last.run == self._committed:
+            last.add(rows, notified=notified)
+            return
+        hook = AfterCommit(self._committed, connection.alias)
+        hook.add(rows, notified=notified)
+        connection.on_commit(hook, robust=True)
+
+    def _committed(self, done: AfterCommit) -> None:
+        if done.notified:  # counted only now: a NOTIFY that is not committed wakes nobody
+            self._notified[done.alias] = time.monotonic()
+        bell.ring(done.alias)
         if self._meter is not None:
-            counts = {("messages.enqueued", name): count for name, count in names.items()}
-            self._meter.messages(counts, alias)
+            counts = {("messages.enqueued", name): count for name, count in done.names.items()}
+            self._meter.messages(counts, done.alias)
+
+
+class AfterCommit:
+    """What a transaction stored, and what to call when that is committed."""
+
+    def __init__(self, run: Callable[[AfterCommit], None], alias: str) -> None:
+        self.run = run
+        self.alias = alias
+        self.names: Counter[str] = Counter()
+        self.notified = False
+        self.__qualname__ = "celery_outbox"  # Django logs it, should `run` fail
+
+    def add(self, rows: list[Row], *, notified: bool) -> None:
+        self.names.update(row.task_name for row in rows)
+        self.notified = self.notified or notified
+
+    def __call__(self) -> None:
+        self.run(self)
+
+
+def _last_hook(connection: BaseDatabaseWrapper) -> Any:
+    """The newest on_commit hook, if it will live and die with what is written now."""
+    if not connection.run_on_commit:
+        return None
+    savepoints, hook, *_ = connection.run_on_commit[-1]
+    return hook if savepoints == set(connection.savepoint_ids) else None
 
 
 def write_alias() -> str:
