@@ -1,0 +1,147 @@
+"""A relay on a real database that can be watched: metrics, traces, signals, logs, liveness."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_outbox_steps.config import RelayConfig
+from celery_outbox_steps.metrics import meter_for
+from celery_outbox_steps.service import RelayService
+from celery_outbox_steps.testing import RecordingPublisher
+from django_integration import OutboxCelery
+from django_integration.store import DjangoStore
+from tests.helpers import wait_for
+from tests.proj.fixtures import databases, postgresql, use_database  # noqa: F401  fixtures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def make_app() -> Iterator[Callable[..., OutboxCelery]]:
+    """Apps with one task, closed after the test."""
+    apps = []
+
+    def make(broker: str = "memory://", **conf: Any) -> OutboxCelery:
+        app = OutboxCelery("observed", broker=broker, set_as_current=False)
+        app.conf.update(conf)
+        app.task(_nothing, name="shop.ship_order")
+        apps.append(app)
+        return app
+
+    yield make
+    for app in apps:
+        app.close()
+
+
+@pytest.fixture
+def app(make_app: Callable[..., OutboxCelery]) -> OutboxCelery:
+    return make_app()
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Nobody runs it here."""
+
+
+class Watched:
+    """A running relay with a publisher that remembers, unless another one is asked for."""
+
+    def __init__(self, app: Any, store: Any = None, **options: Any) -> None:
+        self.publisher = RecordingPublisher()
+        options.setdefault("publisher_factory", lambda *_: self.publisher)
+        config = {"idle_time": 0.05, "backoff_time": 60.0} | options.pop("config", {})
+        self.store = store or DjangoStore("default")
+        self.service = RelayService(
+            app, self.store, RelayConfig(**config), meter_for(app), **options
+        )
+
+    def start(self) -> Watched:
+        self.service.start()
+        self.service.open_gate()
+        return self
+
+    def stop(self) -> None:
+        self.service.ask_to_stop(5)
+        self.service.join()
+        self.store.close()
+
+    def counted(self, name: str, count: int) -> None:
+        """Wait until the relay has done so many of that."""
+        counters = self.service.journal.counters
+        wait_for(lambda: counters[name] >= count, message=lambda: f"{name}: {dict(counters)}")
+
+
+@pytest.fixture
+def watch() -> Iterator[Callable[..., Watched]]:
+    """`watch(app)` starts a relay; it ends with the test."""
+    started: list[Watched] = []
+
+    def start(app: Any, **options: Any) -> Watched:
+        started.append(Watched(app, **options))
+        return started[-1].start()
+
+    yield start
+    for relay in started:
+        relay.stop()
+
+
+class UdpListener:
+    """What a DogStatsD agent would receive, line by line."""
+
+    def __init__(self) -> None:
+        self.packets: list[str] = []
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for packet in list(self.packets) for line in packet.splitlines()]
+
+    def named(self, name: str) -> list[str]:
+        return [line for line in self.lines if line.partition(":")[0] == name]
+
+    def wait_for(self, name: str) -> str:
+        return wait_for(lambda: self.named(name), message=lambda: f"no {name} in {self.lines}")[0]
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ending:
+            ending.sendto(b"", ("127.0.0.1", self.port))
+        self._thread.join(5)
+        self._socket.close()
+
+    def _listen(self) -> None:
+        while packet := self._socket.recv(65536):
+            self.packets.append(packet.decode())
+
+
+@pytest.fixture
+def udp() -> Iterator[UdpListener]:
+    listener = UdpListener()
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def records() -> Iterator[list[logging.LogRecord]]:
+    """Everything that was logged during the test, at any level, by anybody."""
+    found: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record)
+
+    handler, root = Keep(logging.NOTSET), logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield found
+    root.setLevel(before)
+    root.removeHandler(handler)
