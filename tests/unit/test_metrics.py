@@ -1,0 +1,117 @@
+"""The meter: what reaches a sink, under which tags, and what a broken sink can do (nothing)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_outbox_steps.errors import ConfigurationError
+from celery_outbox_steps.metrics import Meter, meter_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COUNTS = {
+    ("messages.published", "shop.ship_order"): 3,
+    ("messages.published", "shop.bill_order"): 2,
+    ("messages.failed", "mail.send"): 1,
+}
+
+
+class Kept:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def increment(self, name: str, value: int, tags: Mapping[str, str]) -> None:
+        self.calls.append((name, value, tags.get("task_name")))
+
+    def gauge(self, name: str, value: float, tags: Mapping[str, str]) -> None:
+        self.calls.append((name, value))
+
+    def timing(self, name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
+        self.calls.append((name, milliseconds))
+
+
+class Broken:
+    """A sink without anything that a sink has."""
+
+
+def conf(**values: Any) -> Any:
+    return SimpleNamespace(conf={f"outbox_{name}": value for name, value in values.items()})
+
+
+def test_counters_carry_the_task_name() -> None:
+    sink = Kept()
+    Meter(sink).messages(COUNTS, "default")
+    assert sink.calls == [
+        ("messages.published", 3, "shop.ship_order"),
+        ("messages.published", 2, "shop.bill_order"),
+        ("messages.failed", 1, "mail.send"),
+    ]
+
+
+def test_without_the_tag_counters_are_added_up() -> None:
+    sink = Kept()
+    Meter(sink, task_tag=False).messages(COUNTS, "default")
+    assert sink.calls == [("messages.published", 5, None), ("messages.failed", 1, None)]
+
+
+def test_the_allow_list_takes_names_and_patterns() -> None:
+    sink = Kept()
+    Meter(sink, task_names=("mail.*", "shop.ship_order")).messages(COUNTS, "default")
+    assert sink.calls == [
+        ("messages.published", 3, "shop.ship_order"),
+        ("messages.published", 2, "other"),
+        ("messages.failed", 1, "mail.send"),
+    ]
+
+
+def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Meter(Broken())  # type: ignore[arg-type]
+    with caplog.at_level(logging.DEBUG, "celery_outbox"):
+        meter.messages(COUNTS, "default")
+        meter.gauge("queue.depth", 1)
+        meter.timing("batch.duration_ms", 1.0)
+    (record,) = caplog.records
+    assert record.__dict__["event"] == "celery_outbox_metrics_failed"
+    assert record.exc_info is not None
+
+
+def test_tracebacks_can_be_switched_off(caplog: pytest.LogCaptureFixture) -> None:
+    Meter(Broken(), tracebacks=False).gauge("queue.depth", 1)  # type: ignore[arg-type]
+    assert caplog.records[0].exc_info is None
+
+
+def test_metrics_are_off_by_default() -> None:
+    assert meter_for(conf()) is None
+
+
+def test_the_sink_is_a_dotted_path_or_a_callable() -> None:
+    assert meter_for(conf(metrics="builtins:repr")) is not None  # anything that is callable
+    sink = Kept()
+    meter = meter_for(conf(metrics=lambda app: sink, metrics_task_tag=False))
+    assert meter is not None
+    meter.messages(COUNTS, "default")
+    assert sink.calls[0] == ("messages.published", 5, None)
+
+
+def test_a_factory_may_decline() -> None:
+    assert meter_for(conf(metrics=lambda app: None)) is None
+
+
+@pytest.mark.parametrize("chosen", ["no.such.module:sink", "celery_outbox_steps.metrics:nothing"])
+def test_a_path_that_leads_nowhere_is_refused_at_start(chosen: str) -> None:
+    with pytest.raises(ConfigurationError, match="CELERY_OUTBOX_METRICS"):
+        meter_for(conf(metrics=chosen))
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datadog.dogstatsd", None)
+    with pytest.raises(ConfigurationError, match=r"celery-outbox-steps\[datadog\]"):
+        meter_for(conf(metrics="datadog"))
