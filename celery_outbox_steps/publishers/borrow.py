@@ -15,7 +15,7 @@ from kombu.exceptions import LimitExceeded, OperationalError
 from celery_outbox_steps import forks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Deadline:
@@ -33,10 +33,14 @@ class Deadline:
 
 
 @contextmanager
-def borrowed_producer(app: Any, deadline: Deadline) -> Iterator[Any]:
+def borrowed_producer(
+    app: Any, deadline: Deadline, prepare: Callable[[Any], None] | None = None
+) -> Iterator[Any]:
     """A connected producer. An exception inside closes its connection before giving it back."""
     connection = _acquire(app, deadline)
     try:
+        if prepare is not None:
+            prepare(connection)
         connect(connection, deadline)
         forks.shield(connection)
         yield app.producer_pool.Producer(connection, auto_declare=False)
