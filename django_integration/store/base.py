@@ -230,9 +230,8 @@ class DjangoStore:
         """The one way a relay deletes rows: only those that it holds."""
         if not ids:
             return 0
-        which, params = self._dialect.ids(ids)
-        sql = f"{self._dialect.delete.format(OUTBOX)} WHERE {which} AND claimed_by = %s"
-        return self._session.run(sql, [*params, relay_id])
+        sql, params = self._dialect.delete(OUTBOX, ids)
+        return self._session.run(f"{sql} AND claimed_by = %s", [*params, relay_id])
 
 
 class _Work:

@@ -43,7 +43,6 @@ class Dialect:
     """Names the due index to an optimiser that may not find it."""
     by_id = ""
     """Names the primary key to an optimiser that may prefer to lock its way through the table."""
-    delete = "DELETE FROM {0}"
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     estimate = ""
@@ -78,6 +77,11 @@ class Dialect:
     def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
         """A predicate that picks these rows, and its parameters."""
         return f"id IN ({', '.join(['%s'] * len(ids))})", list(ids)
+
+    def delete(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        """A statement that deletes these rows, to be narrowed with AND, and its parameters."""
+        which, params = self.ids(ids)
+        return f"DELETE FROM {table} WHERE {which}", params  # noqa: S608  a table of ours
 
     def text(self, text: str) -> str:
         """Text as every database takes it: no NUL, no lone surrogates."""

@@ -89,5 +89,5 @@ def _delete(
 ) -> int:
     if not ids:
         return 0
-    which, params = dialect.ids(ids)
-    return session.run(f"{dialect.delete.format(table)} WHERE {which} AND {still}", params)
+    sql, params = dialect.delete(table, ids)
+    return session.run(f"{sql} AND {still}", params)

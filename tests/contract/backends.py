@@ -64,13 +64,15 @@ class MemoryBackend:
         return [self._rows.add(**columns) for _ in range(count)]
 
     def rows(self) -> list[dict[str, Any]]:
-        return [_as_dict(row) for row in self._rows.rows.values()]
+        with self._rows._lock:
+            return [_as_dict(row) for row in self._rows.rows.values()]
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        return [
-            {**_as_dict(letter.row), "id": letter.id, "failure_reason": letter.failure_reason}
-            for letter in self._rows.dead_letters.values()
-        ]
+        with self._rows._lock:
+            return [
+                {**_as_dict(letter.row), "id": letter.id, "failure_reason": letter.failure_reason}
+                for letter in self._rows.dead_letters.values()
+            ]
 
     def seconds_until(self, moment: float) -> float:
         return moment - self._clock()
