@@ -89,6 +89,8 @@ _PUBLISH = (60, 40)
 def _amqp_verdict(error: Exception) -> Verdict:
     if isinstance(error, kombu_errors.InconsistencyError):
         return Verdict.TRANSIENT  # "no queue is bound": a ConnectionError by descent only
+    if isinstance(error.__cause__, OSError):
+        return Verdict.OUTAGE  # kombu's own transports wrap it: a directory or socket is gone
     method = getattr(error, "method_sig", None) or (0, 0)
     if isinstance(error, amqp_errors.AccessRefused) and method == (0, 0):
         return Verdict.OUTAGE  # at login; a refusal of an exchange names the method

@@ -36,6 +36,7 @@ OUTAGES = [
     kombu_errors.BatchPublishError("uncertain"),
     caused(kombu_errors.BatchPublishError("uncertain"), redis_errors.ConnectionError("gone")),
     caused(kombu_errors.BatchPublishError("uncertain"), redis_errors.ReadOnlyError("replica")),
+    caused(kombu_errors.ChannelError("Cannot add file 'x'"), NotADirectoryError("x")),
     amqp_errors.ConnectionForced("CONNECTION_FORCED - shutdown"),
     amqp_errors.RecoverableConnectionError("connection already closed"),
     amqp_errors.AccessRefused("ACCESS_REFUSED - login refused", (0, 0)),
