@@ -49,14 +49,22 @@ def emit_settled(outcomes: Sequence[Outcome], sender: Any = None) -> None:
 
 def emit(signal: Signal, sender: Any, **arguments: Any) -> None:
     """Send to all receivers; an error of one is logged and reaches nobody else."""
-    for receiver, error in signal.send_robust(sender, **arguments):
-        if isinstance(error, Exception):
-            logger.error(
-                "celery_outbox_signal_error: a receiver raised %s; the message is not affected",
-                type(error).__name__,
-                extra={"event": "celery_outbox_signal_error", "receiver": repr(receiver)},
-                exc_info=error if read(current_app.conf, "log_tracebacks") else None,
-            )
+    try:
+        answers = signal.send_robust(sender, **arguments)
+    except Exception as exc:  # noqa: BLE001  Django stumbles over receivers without a __qualname__
+        answers = [(signal, exc)]
+    for receiver, answer in answers:
+        if isinstance(answer, Exception):
+            _complain(receiver, answer)
+
+
+def _complain(receiver: Any, error: Exception) -> None:
+    logger.error(
+        "celery_outbox_signal_error: a receiver raised %s; the message is not affected",
+        type(error).__name__,
+        extra={"event": "celery_outbox_signal_error", "receiver": repr(receiver)},
+        exc_info=error if read(current_app.conf, "log_tracebacks") else None,
+    )
 
 
 def _tell_sent(outcomes: Sequence[Outcome], sender: Any) -> bool:

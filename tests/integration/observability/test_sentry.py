@@ -1,0 +1,276 @@
+"""Sentry with a transport of the tests: one trace from caller to task, one event per error."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sentry_sdk
+from django.db import transaction
+from sentry_sdk.integrations.celery import CeleryIntegration
+from sentry_sdk.integrations.logging import LoggingIntegration
+from sentry_sdk.transport import Transport
+
+from celery_outbox_steps import tracing
+from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.events import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.postgresql
+
+
+class Envelopes(Transport):
+    """Keeps what would be sent."""
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.envelopes: list[Any] = []
+
+    def capture_envelope(self, envelope: Any) -> None:
+        self.envelopes.append(envelope)
+
+    @property
+    def transactions(self) -> list[dict[str, Any]]:
+        found = [envelope.get_transaction_event() for envelope in self.envelopes]
+        return [event for event in found if event is not None]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        found = [envelope.get_event() for envelope in self.envelopes]
+        return [event for event in found if event is not None]
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self.transactions if event["transaction"] == name]
+
+
+@pytest.fixture
+def make_sentry() -> Iterator[Callable[..., Envelopes]]:
+    def make(**options: Any) -> Envelopes:
+        transport = Envelopes()
+        sentry_sdk.init(
+            "https://key@sentry.invalid/1",
+            transport=transport,
+            **{"traces_sample_rate": 1.0, **options},
+        )
+        return transport
+
+    yield make
+    sentry_sdk.get_client().close()
+    sentry_sdk.get_global_scope().set_client(None)
+
+
+@pytest.fixture
+def sentry(make_sentry: Callable[..., Envelopes]) -> Envelopes:
+    return make_sentry()
+
+
+def call(app: Any, *names: str) -> str:
+    """A request that calls tasks; its trace id."""
+    with sentry_sdk.start_transaction(name="request", op="http.server") as request:
+        with transaction.atomic():
+            for name in names:
+                app.send_task(name)
+        return str(request.trace_id)
+
+
+def traces(messages: list[Any]) -> list[str]:
+    """The trace ids in the message headers, as the worker's side will read them."""
+    inner = [message.headers["headers"] for message in messages]
+    return [headers["sentry-trace"].partition("-")[0] for headers in inner]
+
+
+@pytest.mark.usefixtures("postgresql")
+class TestTrace:
+    def test_one_trace_from_the_request_through_the_relay_to_the_task(
+        self, app: Any, watch: Callable[..., Any], sentry: Envelopes
+    ) -> None:
+        trace_id = call(app, "shop.ship_order")
+        relay = watch(app)
+        relay.counted("published", 1)
+        (message,) = relay.publisher.published
+        _run(app, message)
+
+        assert traces([message]) == [trace_id]
+        assert [event["contexts"]["trace"]["trace_id"] for event in sentry.transactions] == [
+            trace_id  # request, relay, task
+        ] * 3
+        assert [event["transaction"] for event in sentry.transactions] == [
+            "request", "celery_outbox.relay", "shop.ship_order",
+        ]  # fmt: skip
+
+    def test_the_enqueue_is_a_span_of_the_request(self, app: Any, sentry: Envelopes) -> None:
+        call(app, "shop.ship_order")
+        (request,) = sentry.named("request")
+        (span,) = [each for each in request["spans"] if each["op"] == "queue.submit"]
+        assert span["description"] == "celery_outbox.enqueue"
+        assert span["data"]["messaging.batch.message_count"] == 1
+
+    def test_without_sentrys_celery_integration_the_trace_goes_on_all_the_same(
+        self,
+        app: Any,
+        watch: Callable[..., Any],
+        make_sentry: Callable[..., Envelopes],
+    ) -> None:
+        make_sentry(auto_enabling_integrations=False)
+        trace_id = call(app, "shop.ship_order")
+        relay = watch(app)
+        relay.counted("published", 1)
+        assert traces(relay.publisher.published) == [trace_id]
+
+    def test_a_project_that_wants_separate_traces_gets_them(
+        self, app: Any, watch: Callable[..., Any], make_sentry: Callable[..., Envelopes]
+    ) -> None:
+        make_sentry(integrations=[CeleryIntegration(propagate_traces=False)])
+        call(app, "shop.ship_order")
+        relay = watch(app)
+        relay.counted("published", 1)
+        assert "sentry-trace" not in relay.publisher.published[0].headers
+
+    def test_a_batch_of_many_callers_is_a_trace_of_its_own(
+        self, app: Any, watch: Callable[..., Any], sentry: Envelopes
+    ) -> None:
+        callers = [call(app, "shop.ship_order"), call(app, "shop.bill_order")]
+        relay = watch(app)
+        relay.counted("published", 2)
+        assert traces(relay.publisher.published) == callers
+        (batch,) = sentry.named("celery_outbox.relay")
+        assert batch["contexts"]["trace"]["trace_id"] not in callers
+        assert batch["contexts"]["trace"]["data"]["messaging.batch.message_count"] == 2
+
+    def test_an_idle_relay_sends_nothing(
+        self, app: Any, watch: Callable[..., Any], sentry: Envelopes
+    ) -> None:
+        relay = watch(app)
+        call(app, "shop.ship_order")
+        relay.counted("published", 1)
+        sent = len(sentry.envelopes)
+        looks = _count_claims(relay)
+        _wait_until(lambda: looks() >= 5)
+        assert len(sentry.envelopes) == sent
+
+    def test_not_initialised_means_no_columns_and_no_headers(
+        self, app: Any, watch: Callable[..., Any]
+    ) -> None:
+        assert tracing.sentry() is None
+        with transaction.atomic():
+            app.send_task("shop.ship_order")
+        relay = watch(app)
+        relay.counted("published", 1)
+        assert "sentry-trace" not in relay.publisher.published[0].headers
+
+
+class Bug(Exception):  # noqa: N818
+    """Something nobody expected."""
+
+
+SECRET = uuid.uuid4().hex
+
+
+def broken() -> Exception:
+    """An error as the loop catches it, with a payload among the locals of its frames."""
+    args = [SECRET]
+    try:
+        raise Bug(f"{len(args)} rows")
+    except Bug as error:
+        return error
+
+
+class TestErrors:
+    @pytest.fixture(
+        params=[
+            {},
+            {"default_integrations": False},
+            {"integrations": [LoggingIntegration(event_level=None)]},
+            {"integrations": [LoggingIntegration(event_level=logging.WARNING)]},
+            {"default_integrations": False, "integrations": [LoggingIntegration()]},
+        ],
+        ids=["default", "bare", "no log events", "warnings too", "no dedupe"],
+    )
+    def transport(self, request: Any, make_sentry: Callable[..., Envelopes]) -> Envelopes:
+        return make_sentry(**request.param)
+
+    @pytest.mark.parametrize("tracebacks", [True, False])
+    def test_an_error_is_one_event_however_often_it_happens(
+        self, transport: Envelopes, tracebacks: bool
+    ) -> None:
+        journal = Journal("default", "relay-1", tracebacks=tracebacks)
+        for failures in range(1, 6):
+            journal.failed(broken(), failures, 0.5)
+        (event,) = transport.events
+        assert event["exception"]["values"][-1]["type"] == "Bug"
+        assert event["tags"] == {"database": "default", "relay": "relay-1"}
+        assert SECRET not in str(event)
+
+    def test_another_error_is_another_event(self, sentry: Envelopes) -> None:
+        journal = Journal("default", "relay-1")
+        journal.failed(broken(), 1, 0.5)
+        journal.failed(KeyError("headers"), 2, 0.5)
+        journal.failed(broken(), 3, 0.5)
+        assert len(sentry.events) == 2
+
+    def test_a_database_that_restarts_is_no_event_and_one_that_stays_away_is_one(
+        self, sentry: Envelopes
+    ) -> None:
+        journal = Journal("default", "relay-1")
+        journal.failed(StoreError("server closed the connection"), 1, 0.5)
+        journal.recovered(1)
+        assert sentry.events == []
+        for failures in range(1, 10):
+            journal.failed(StoreError("connection refused"), failures, 0.5)
+        assert len(sentry.events) == 1
+
+    def test_an_error_that_comes_and_goes_is_not_an_event_each_time(
+        self, sentry: Envelopes
+    ) -> None:
+        journal = Journal("default", "relay-1")
+        for _ in range(3):
+            journal.failed(broken(), 1, 0.5)
+            journal.recovered(1)
+        assert len(sentry.events) == 1
+
+    def test_without_sentry_nothing_happens(self) -> None:
+        Journal("default", "relay-1").failed(broken(), 1, 0.5)
+
+
+def test_a_sentry_that_breaks_does_not_stop_the_relay(
+    app: Any, watch: Callable[..., Any], sentry: Envelopes, postgresql: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("sentry is broken")
+
+    monkeypatch.setattr(sentry_sdk, "continue_trace", refuse)
+    call(app, "shop.ship_order")
+    watch(app).counted("published", 1)
+
+
+def _run(app: Any, message: Any) -> None:
+    """The task, from the message's own headers, as a worker's pool would run it."""
+    from celery.app.trace import build_tracer
+
+    task = app.tasks["shop.ship_order"]
+    trace = build_tracer(task.name, task, app=app)
+    request = {**message.headers, "is_eager": True}
+    assert trace(message.headers["id"], [], {}, request).info is None  # what a success leaves
+
+
+def _count_claims(relay: Any) -> Callable[[], int]:
+    counted = [0]
+    claim = relay.store.claim
+
+    def claim_counted(*args: Any) -> Any:
+        counted[0] += 1
+        return claim(*args)
+
+    relay.store.claim = claim_counted
+    return lambda: counted[0]
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    from tests.helpers import wait_for
+
+    wait_for(condition)
