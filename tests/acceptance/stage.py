@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import redis
+from celery import Celery
 from django.db import connections, transaction
 from kombu import Connection
 
@@ -27,10 +28,11 @@ from tests.acceptance.processes import LocalProcess, LocalWorkerContainer, Worke
 from tests.services import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 APP = "tests.acceptance.project.app"
+CONFIGURED = ("broker_url", "task_default_queue", "task_ignore_result", "broker_transport_options")
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 
 
@@ -82,6 +84,14 @@ class Stage:
         """Commit calls whose messages stay in a queue that nobody consumes."""
         return self.enqueue(count, queue=self.parcels, **options)
 
+    def send_directly(self, task: str = "record", **options: Any) -> str:
+        """Publish without the outbox, as plain Celery would."""
+        plain = Celery("plain", set_as_current=False)
+        plain.conf.update({key: self.client.conf[key] for key in CONFIGURED})
+        with plain:
+            task_id: str = plain.send_task(task, **options).id
+            return task_id
+
     # -- the ledgers ------------------------------------------------------------------------------
 
     def ran(self) -> list[str]:
@@ -113,6 +123,17 @@ class Stage:
             queue = connection.SimpleQueue(self.parcels, no_ack=True)
             return [message.headers["id"] for message in _all_of(queue)]
 
+    def holders(self) -> list[str]:
+        """The relays that hold rows."""
+        found = self.sql("SELECT DISTINCT claimed_by FROM celery_outbox")
+        return [relay for (relay,) in found if relay is not None]
+
+    def consumers(self) -> int:
+        """How many workers consume the queue. RabbitMQ only."""
+        with Connection(self.broker) as connection:
+            declared = connection.default_channel.queue_declare(self.queue, passive=True)
+            return int(declared.consumer_count)
+
     def twice(self, ids: list[str]) -> dict[str, int]:
         return {each: count for each, count in Counter(ids).items() if count > 1}
 
@@ -141,6 +162,7 @@ class Stage:
         pool: str = "prefork",
         concurrency: int = 2,
         app: str = APP,
+        settings: Mapping[str, Any] | None = None,
         **environment: str,
     ) -> Worker:
         """A worker that is not started yet."""
@@ -149,7 +171,7 @@ class Stage:
             sys.executable, "-m", "celery", "-A", app, "worker", "-l", "INFO", "-n", f"{name}@%h",
             "-P", pool, "-c", str(concurrency), *QUIET, *(["--outbox-relay"] * relay), *flags,
         ]  # fmt: skip
-        env = {**self._environment(), **environment}
+        env = {**self._environment(settings), **environment}
         process = LocalProcess(command, name=name, cwd=self.path, env=env)
         worker = Worker(LocalWorkerContainer(process), self.client)
         self.workers.append(worker)
@@ -172,6 +194,19 @@ class Stage:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def ask(self, worker: Worker, command: str, **arguments: Any) -> Any:
+        """The answer of one worker to a remote control command."""
+        for answer in self.client.control.broadcast(
+            command, arguments=arguments, destination=[worker.node], reply=True, timeout=10, limit=1
+        ):
+            return answer[worker.node]
+        raise AssertionError(f"no answer:\n{worker.logs()}")
+
+    def counters(self, worker: Worker) -> dict[str, int]:
+        """What the relay in this worker has counted."""
+        (relay,) = self.ask(worker, "outbox")
+        return {"published": 0, **relay["counters"]}
 
     def control(self, worker: Worker, *arguments: str) -> Any:
         """The answer of one worker to an inspect or control command."""
@@ -199,7 +234,7 @@ class Stage:
         # On Redis everything of this stage goes under one prefix; RabbitMQ does not look.
         return {"global_keyprefix": f"{self.prefix}:"} if "redis:" in self.broker else {}
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, more: Mapping[str, Any] | None = None) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         databases = {name: _settings_of(alias) for name, alias in self.aliases.items()}
         settings = {
@@ -208,6 +243,7 @@ class Stage:
             "CELERY_TASK_DEFAULT_QUEUE": self.queue,
             "CELERY_TASK_IGNORE_RESULT": True,
             **self.settings,
+            **(more or {}),
         }
         return {
             **kept,
