@@ -1,0 +1,207 @@
+"""What people may do to rows: retry now, replay, discard. Confirmed first, logged, in chunks.
+
+A row that a relay holds is never touched: each chunk locks the rows that may still be changed, by
+the database's clock, and a relay's claim skips locked rows. What is done is exactly what was
+confirmed, even if more rows match by then, and it commits together with its log entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.core.exceptions import SuspiciousOperation
+from django.db import connections, transaction
+from django.template.response import TemplateResponse
+
+from django_integration.admin import states
+from django_integration.admin.paging import REACH
+from django_integration.models import CeleryOutbox, DatabaseNow
+from django_integration.store import DjangoStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from django.contrib.admin import ModelAdmin
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+CHUNK = 500
+SHOWN = 10
+"""Rows that the confirmation names one by one."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing to do, and how to say it."""
+
+    action: str
+    title: str
+    explanation: str
+    done: str
+    left_alone: str
+    flag: int
+    allowed: Callable[[Any], Any]
+    """The rows among those chosen that may be changed at this moment."""
+    apply: Callable[[str, type[Any], list[int]], None]
+    """Does it to locked rows: database alias, model, ids."""
+
+    @property
+    def destroys(self) -> bool:
+        return self.flag == DELETION
+
+
+def carry_out(
+    admin: ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any], operation: Operation
+) -> TemplateResponse | None:
+    """Ask first; on the answer, do it and say how much was done."""
+    if "confirmed" not in request.POST:
+        return _ask(admin, request, chosen, operation)
+    ids = _confirmed_ids(request)
+    done = sum(_do(admin, request, operation, chunk) for chunk in _chunks(ids))
+    _report(admin, request, operation, done, len(ids) - done)
+    return None
+
+
+def _ask(
+    admin: ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any], operation: Operation
+) -> TemplateResponse:
+    ids = list(chosen.values_list("pk", flat=True)[:REACH])
+    rows = admin.get_queryset(request)
+    ready = sum(
+        operation.allowed(rows.filter(pk__in=chunk)).order_by().count() for chunk in _chunks(ids)
+    )
+    context = {
+        **admin.admin_site.each_context(request),
+        "title": operation.title,
+        "opts": admin.opts,
+        "media": admin.media,
+        "operation": operation,
+        "ready": ready,
+        "skipped": len(ids) - ready,
+        "reached": len(ids) == REACH,
+        "shown": list(chosen[:SHOWN]),
+        "unnamed": max(0, len(ids) - SHOWN),
+        "ids": ",".join(map(str, ids)),
+        "checkbox_name": ACTION_CHECKBOX_NAME,
+        "first_id": ids[0] if ids else "",
+    }
+    request.current_app = admin.admin_site.name  # as Django's own views do
+    return TemplateResponse(request, "admin/celery_outbox/confirm_action.html", context)
+
+
+def _confirmed_ids(request: HttpRequest) -> list[int]:
+    try:
+        ids = [int(text) for text in request.POST.get("ids", "").split(",") if text]
+    except ValueError:
+        raise SuspiciousOperation("the confirmed ids are no numbers") from None
+    return ids[:REACH]
+
+
+def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
+
+
+def _do(
+    admin: ModelAdmin[Any], request: HttpRequest, operation: Operation, ids: Sequence[int]
+) -> int:
+    rows = operation.allowed(admin.get_queryset(request).filter(pk__in=ids))
+    rows = rows.only("task_id", "task_name")
+    with transaction.atomic(using=rows.db):
+        locked = list(rows.select_for_update(skip_locked=True).order_by("pk"))
+        if locked:
+            operation.apply(rows.db, admin.model, [row.pk for row in locked])
+            _log(request, operation, locked)
+    return len(locked)
+
+
+def _log(request: HttpRequest, operation: Operation, rows: Sequence[Any]) -> None:
+    content_type = get_content_type_for_model(rows[0])
+    LogEntry.objects.bulk_create(
+        LogEntry(
+            user_id=request.user.pk,
+            content_type_id=content_type.pk,
+            object_id=str(row.pk),
+            object_repr=str(row)[:200],
+            action_flag=operation.flag,
+            change_message=f"{operation.title}.",
+        )
+        for row in rows
+    )
+
+
+def _report(
+    admin: ModelAdmin[Any], request: HttpRequest, operation: Operation, done: int, left: int
+) -> None:
+    if done:
+        admin.message_user(request, f"{operation.done}: {done:,}.", messages.SUCCESS)
+    if left:
+        text = f"Left alone: {left:,}. {operation.left_alone}"
+        admin.message_user(request, text, messages.WARNING)
+
+
+def _not_in_flight(rows: Any) -> Any:
+    return rows.exclude(claimed_until__gte=DatabaseNow())
+
+
+def _make_due(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:
+    model._default_manager.using(alias).filter(pk__in=ids).update(due_at=DatabaseNow())  # noqa: SLF001
+
+
+def _replay(alias: str, model: type[Any], ids: list[int]) -> None:  # noqa: ARG001
+    DjangoStore(alias, connection=connections[alias]).replay(ids, limit=len(ids))
+
+
+def _delete(alias: str, model: type[Any], ids: list[int]) -> None:
+    model._default_manager.using(alias).filter(pk__in=ids).delete()  # noqa: SLF001
+
+
+# Failed attempts stay counted: a message that fails again has used up one more of them, and one
+# that has none left becomes a dead letter, where it can be replayed.
+RETRY = Operation(
+    action="retry_now",
+    title="Retry now",
+    explanation="These messages stop waiting for their next attempt: the relay takes them up at"
+    " once. Failed attempts stay counted, so a message on its last one becomes a dead letter if it"
+    " fails again.",
+    done="Due now",
+    left_alone="They are in flight, due already, or gone.",
+    flag=CHANGE,
+    allowed=lambda rows: _not_in_flight(states.backing_off(rows)),
+    apply=_make_due,
+)
+DISCARD = Operation(
+    action="discard",
+    title="Discard messages",
+    explanation="These messages are deleted and will never be published. This can't be undone.",
+    done="Discarded",
+    left_alone="They are in flight, or gone.",
+    flag=DELETION,
+    allowed=_not_in_flight,
+    apply=_delete,
+)
+REPLAY = Operation(
+    action="replay",
+    title="Replay dead letters",
+    explanation="These messages go back into the outbox, due now, with all of their attempts"
+    " before them again.",
+    done="Back in the outbox",
+    left_alone="They are gone, or somebody else is replaying them.",
+    flag=CHANGE,
+    allowed=lambda rows: rows,
+    apply=_replay,
+)
+DISCARD_DEAD = Operation(
+    action="discard",
+    title="Discard dead letters",
+    explanation="These messages are deleted and can't be replayed any more. This can't be undone.",
+    done="Discarded",
+    left_alone="They are gone, or somebody is replaying them.",
+    flag=DELETION,
+    allowed=lambda rows: rows,
+    apply=_delete,
+)

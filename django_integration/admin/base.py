@@ -1,0 +1,200 @@
+"""What both pages share: read-only, redacted, and the permissions behind each action.
+
+Nothing here can show an argument that the redactor hid: arguments come from `visible_args` and
+`visible_kwargs`, options from `redaction.visible_options`, the payload is only measured, and the
+query string can't ask for columns (`?kwargs__contains=...` would answer about hidden values).
+"""
+
+# ruff: noqa: ARG002  the signatures are Django's
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from celery import current_app
+from celery.utils.imports import symbol_by_name
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.contrib.auth import get_permission_codename
+from django.db.models.functions import Length
+from django.template.defaultfilters import filesizeformat, truncatechars
+from django.utils.html import format_html
+
+from celery_outbox_steps.config import read
+from django_integration import redaction
+from django_integration.admin.filters import STATE, TASK_NAME
+from django_integration.admin.paging import CappedPaginator
+from django_integration.admin.summary import summary_for
+from django_integration.conf import django_settings
+from django_integration.enqueue import write_alias
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+    from django.http import HttpRequest, HttpResponse
+
+    from django_integration.models import StoredMessage
+
+    Base = admin.ModelAdmin[StoredMessage]
+else:
+    Base = admin.ModelAdmin
+
+LONGEST_TEXT = 20_000
+UNREADABLE = "[not readable]"
+
+
+class SlimChangeList(ChangeList):
+    """A list that leaves the long texts in the database."""
+
+    def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[Any]:
+        listed: tuple[str, ...] = self.model_admin.listed  # type: ignore[attr-defined]
+        return super().get_queryset(*args, **kwargs).only(*listed)
+
+
+class StoredMessageAdmin(Base):
+    """Look, and nothing else. The actions of the two pages come on top."""
+
+    paginator = CappedPaginator
+    show_full_result_count = False
+    show_facets: ClassVar[Any] = getattr(
+        getattr(admin, "ShowFacets", None), "NEVER", None
+    )  # Django 5.0
+    list_per_page = 50
+    list_max_show_all = 50
+    search_fields = ("task_id",)
+    search_help_text = "The exact id of a task."
+    listed: tuple[str, ...] = ("task_id", "task_name", "created_at", "retries")
+
+    class Media:
+        css = {"all": ("celery_outbox/admin.css",)}
+
+    # -- permissions -----------------------------------------------------------------------------
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_resend_permission(self, request: HttpRequest) -> bool:
+        """Retry now and replay: whoever may change the model."""
+        return self._may(request, "change")
+
+    def has_discard_permission(self, request: HttpRequest) -> bool:
+        """Discard: whoever may delete the model."""
+        return self._may(request, "delete")
+
+    def _may(self, request: HttpRequest, verb: str) -> bool:
+        name = f"{self.opts.app_label}.{get_permission_codename(verb, self.opts)}"
+        return bool(request.user.has_perm(name))
+
+    # -- what a list may ask of the table --------------------------------------------------------
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = self.model._default_manager.using(write_alias())  # noqa: SLF001
+        return rows.defer("payload")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return SlimChangeList
+
+    def lookup_allowed(self, lookup: str, *args: Any, **kwargs: Any) -> bool:
+        return lookup in (STATE, TASK_NAME)
+
+    def get_search_results(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Any],
+        search_term: str,
+    ) -> tuple[QuerySet[Any], bool]:
+        # Equal, and not Django's `=` prefix: that compares upper case, which no index has.
+        term = search_term.strip()
+        return (queryset.filter(task_id=term) if term else queryset), False
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        # A callable: it runs when the template asks, which is after all permission checks.
+        context = {"outbox_summary": lambda: summary_for(request, self.admin_site)}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    # -- what a row shows ------------------------------------------------------------------------
+
+    @admin.display(description="Task")
+    def task(self, row: StoredMessage) -> str:
+        return format_html(
+            '<span class="outbox-task">{}</span> <span class="outbox-quiet">{}</span>',
+            row.task_name,
+            row.task_id,
+        )
+
+    @admin.display(description="Created")
+    def created(self, row: StoredMessage) -> Any:
+        return row.created_at
+
+    @admin.display(description="Failed attempts")
+    def attempts(self, row: StoredMessage) -> int:
+        return row.retries
+
+    @admin.display(description="Arguments")
+    def shown_args(self, row: StoredMessage) -> str:
+        return _preformatted(row.visible_args)
+
+    @admin.display(description="Keyword arguments")
+    def shown_kwargs(self, row: StoredMessage) -> str:
+        return _preformatted(row.visible_kwargs)
+
+    @admin.display(description="Message")
+    def shown_options(self, row: StoredMessage) -> str:
+        try:
+            options = redaction.visible_options(row.options, _redactor())
+        except (ValueError, TypeError, AttributeError):
+            return UNREADABLE
+        return _preformatted(json.dumps(options, indent=2, default=str))
+
+    @admin.display(description="Payload")
+    def payload_size(self, row: StoredMessage) -> str:
+        """Measured by the database: the bytes themselves never leave it."""
+        manager = type(row)._default_manager.using(row._state.db)  # noqa: SLF001
+        size = manager.filter(pk=row.pk).values_list(Length("payload"), flat=True).first()
+        return "none: the message is plain JSON" if size is None else filesizeformat(size)
+
+    @admin.display(description="Structlog context")
+    def shown_context(self, row: StoredMessage) -> str:
+        return _preformatted(row.structlog_context or "")
+
+
+def shortened(text: str | None) -> str:
+    """An error as a list shows it: its first line, and the rest on hover."""
+    if not text:
+        return ""
+    first = text.strip().splitlines()[0]
+    return format_html(
+        '<span class="outbox-error" title="{}">{}</span>', text[:1000], truncatechars(first, 90)
+    )
+
+
+def _preformatted(text: str) -> str:
+    cut = len(text) - LONGEST_TEXT
+    if cut > 0:
+        text = f"{text[:LONGEST_TEXT]}\n… {cut:,} more characters"
+    return format_html('<pre class="outbox-text">{}</pre>', text) if text else "-"
+
+
+def _redactor() -> redaction.Redactor | None:
+    """The app's own redactor; one that hides everything if the real one can't be had."""
+    try:
+        path = django_settings().get("outbox_app")
+        app = symbol_by_name(path) if path else current_app
+        chosen = read({**django_settings(), **app.conf}, "redactor")
+        found: redaction.Redactor | None = (
+            symbol_by_name(chosen) if isinstance(chosen, str) else chosen
+        )
+    except Exception:  # noqa: BLE001  a broken setting must not open what it was meant to close
+        return _hide
+    return found
+
+
+def _hide(task_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:  # noqa: ARG001
+    raise LookupError("the redactor could not be imported")

@@ -1,0 +1,65 @@
+"""The page of the dead letters: what could not be published, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+
+from django_integration.admin import actions, states
+from django_integration.admin.base import StoredMessageAdmin, shortened
+from django_integration.admin.filters import DeadTaskNameFilter
+from django_integration.models import CeleryOutboxDeadLetter
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+    from django.template.response import TemplateResponse
+
+
+@admin.register(CeleryOutboxDeadLetter)
+class DeadLetterAdmin(StoredMessageAdmin):
+    """Dead letters, with *replay* and *discard*."""
+
+    actions = ("replay", "discard")
+    # Dead letters are only ever added at the end, so this is by time of death as well.
+    ordering = states.NEWEST_FIRST
+    list_display = ("task", "died", "created", "attempts", "reason")
+    list_filter = (DeadTaskNameFilter,)
+    listed = (*StoredMessageAdmin.listed, "dead_at", "failure_reason")
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    "task_name",
+                    "task_id",
+                    "dead_at",
+                    "created_at",
+                    "retries",
+                    "failure_reason",
+                )
+            },
+        ),
+        ("Arguments", {"fields": ("shown_args", "shown_kwargs", "payload_size")}),
+        (
+            "Message and context",
+            {"fields": ("shown_options", "schema_version", "sentry_trace_id", "shown_context")},
+        ),
+    )
+
+    @admin.action(description="Replay", permissions=["resend"])
+    def replay(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return actions.carry_out(self, request, queryset, actions.REPLAY)
+
+    @admin.action(description="Discard", permissions=["discard"])
+    def discard(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return actions.carry_out(self, request, queryset, actions.DISCARD_DEAD)
+
+    @admin.display(description="Died")
+    def died(self, row: CeleryOutboxDeadLetter) -> Any:
+        return row.dead_at
+
+    @admin.display(description="Failure reason")
+    def reason(self, row: CeleryOutboxDeadLetter) -> str:
+        return shortened(row.failure_reason)

@@ -1,0 +1,80 @@
+"""The filters beside a list: the state of a row, and the name of its task.
+
+The task name is typed and not chosen: a list of all names would read the whole table. What the
+browser offers while typing are the names among the newest rows. Neither filter looks further than
+the window of `paging.py`.
+"""
+
+# ruff: noqa: ARG002  the signatures are Django's
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from django.contrib import admin
+from django.contrib.admin.views.main import PAGE_VAR
+
+from django_integration.admin import states
+from django_integration.admin.paging import windowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.contrib.admin.views.main import ChangeList
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+STATE = "state"
+TASK_NAME = "task_name"
+OFFERED = 1_000
+"""Rows whose task names are offered."""
+
+
+class StateFilter(admin.SimpleListFilter):
+    """Waiting, in flight, backing off, failing, published."""
+
+    title = "state"
+    parameter_name = STATE
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, state.label) for name, state in states.STATES.items()]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        state = states.chosen(self.value())
+        return state.apply(queryset, narrowed=bool(request.GET.get(TASK_NAME)))
+
+
+class TaskNameFilter(admin.SimpleListFilter):
+    """One task by its exact name. Comes after the state, which has set the window."""
+
+    title = "task name"
+    parameter_name = TASK_NAME
+    template = "admin/celery_outbox/task_name_filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        newest = model_admin.get_queryset(request).order_by("-id")
+        names = set(newest.values_list("task_name", flat=True)[:OFFERED])
+        # A filter without choices is not shown at all, so an empty table offers one empty name.
+        return [(name, name) for name in sorted(names)] or [("", "")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        name = (self.value() or "").strip()
+        return queryset.filter(task_name=name) if name else queryset
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        others = changelist.get_query_string(remove=[PAGE_VAR, TASK_NAME])
+        yield {
+            "value": self.value() or "",
+            "names": [name for name, _ in self.lookup_choices if name],
+            "hidden": parse_qsl(others.removeprefix("?")),
+            "clear": changelist.get_query_string(remove=[PAGE_VAR, TASK_NAME]),
+        }
+
+
+class DeadTaskNameFilter(TaskNameFilter):
+    """The same for dead letters, which have no states: it sets its own window."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value():
+            queryset = windowed(queryset, states.NEWEST_FIRST)
+        return super().queryset(request, queryset)

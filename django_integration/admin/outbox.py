@@ -1,0 +1,81 @@
+"""The page of the outbox: what waits, what is in flight, what keeps failing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.utils.html import format_html
+
+from django_integration.admin import actions, states
+from django_integration.admin.base import StoredMessageAdmin, shortened
+from django_integration.admin.filters import STATE, StateFilter, TaskNameFilter
+from django_integration.models import CeleryOutbox
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+    from django.template.response import TemplateResponse
+
+
+@admin.register(CeleryOutbox)
+class OutboxAdmin(StoredMessageAdmin):
+    """Outbox messages, with *retry now* and *discard*."""
+
+    actions = ("retry_now", "discard")
+    list_display = ("task", "state", "created", "due", "attempts", "error")
+    list_filter = (StateFilter, TaskNameFilter)
+    listed = (*StoredMessageAdmin.listed, "due_at", "claimed_by", "last_error", "published_at")
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    "task_name",
+                    "task_id",
+                    "state",
+                    "created_at",
+                    "due_at",
+                    "updated_at",
+                    "published_at",
+                )
+            },
+        ),
+        ("Delivery", {"fields": ("retries", "last_error", "claimed_by", "claimed_until")}),
+        ("Arguments", {"fields": ("shown_args", "shown_kwargs", "payload_size")}),
+        (
+            "Message and context",
+            {"fields": ("shown_options", "schema_version", "sentry_trace_id", "shown_context")},
+        ),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = states.with_state(super().get_queryset(request))
+        return rows
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        return states.chosen(request.GET.get(STATE)).ordering
+
+    @admin.action(description="Retry now", permissions=["resend"])
+    def retry_now(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return actions.carry_out(self, request, queryset, actions.RETRY)
+
+    @admin.action(description="Discard", permissions=["discard"])
+    def discard(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return actions.carry_out(self, request, queryset, actions.DISCARD)
+
+    @admin.display(description="State")
+    def state(self, row: Any) -> str:
+        label = states.STATES[row.state].label
+        relay = f"by {row.claimed_by}" if row.state == "in_flight" else ""
+        return format_html(
+            '<span class="outbox-state outbox-{}" title="{}">{}</span>', row.state, relay, label
+        )
+
+    @admin.display(description="Due")
+    def due(self, row: CeleryOutbox) -> Any:
+        return row.due_at
+
+    @admin.display(description="Last error")
+    def error(self, row: CeleryOutbox) -> str:
+        return shortened(row.last_error)

@@ -1,0 +1,117 @@
+"""Rows in every state, and people with different permissions."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import transaction
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from tests.integration.admin import project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OUTBOX = "admin:celery_outbox_celeryoutbox_changelist"
+DEAD = "admin:celery_outbox_celeryoutboxdeadletter_changelist"
+ERROR = "NotFound: no exchange 'orders'"
+_numbers = itertools.count(1)
+
+
+def ago(**units: float) -> Any:
+    return timezone.now() - timedelta(**units)
+
+
+def ahead(**units: float) -> Any:
+    return timezone.now() + timedelta(**units)
+
+
+def stored(**columns: Any) -> CeleryOutbox:
+    """A row as the enqueue side writes it, with its columns changed."""
+    with transaction.atomic():
+        sent = project.charge_card.apply_async((7, project.CARD), {"card": project.CARD})
+    row = CeleryOutbox.objects.get(task_id=sent.id)
+    for name, value in columns.items():
+        setattr(row, name, value)
+    row.save()
+    return row
+
+
+def buried(**columns: Any) -> CeleryOutboxDeadLetter:
+    """A dead letter, made from a real row."""
+    row = stored()
+    shared = {field.name: getattr(row, field.name) for field in row._meta.fields}
+    names = {field.name for field in CeleryOutboxDeadLetter._meta.fields} - {"id"}
+    CeleryOutbox.objects.filter(pk=row.pk).delete()
+    return CeleryOutboxDeadLetter.objects.create(**{
+        **{name: value for name, value in shared.items() if name in names},
+        "failure_reason": ERROR, "retries": 5, **columns,
+    })  # fmt: skip
+
+
+def waiting(**columns: Any) -> CeleryOutbox:
+    return stored(**{"due_at": ago(minutes=1), **columns})
+
+
+def in_flight(**columns: Any) -> CeleryOutbox:
+    lease = {"claimed_by": "worker-1:17:ab12", "claimed_until": ahead(minutes=5)}
+    return stored(**{"due_at": ago(minutes=2), **lease, **columns})
+
+
+def backing_off(**columns: Any) -> CeleryOutbox:
+    failed = {"retries": 2, "last_error": ERROR, "updated_at": ago(minutes=1)}
+    return stored(**{"due_at": ahead(hours=1), **failed, **columns})
+
+
+def published(**columns: Any) -> CeleryOutbox:
+    return stored(**{"due_at": None, "published_at": ago(minutes=1), **columns})
+
+
+def person(*permissions: str, superuser: bool = False) -> User:
+    """A member of staff who may do exactly this."""
+    name = f"person{next(_numbers)}"
+    user = User.objects.create_user(name, password="pass", is_staff=True, is_superuser=superuser)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    return user
+
+
+def client_of(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def boss(db: None) -> Client:
+    """May do everything."""
+    return client_of(person(superuser=True))
+
+
+@pytest.fixture
+def viewer(db: None) -> Client:
+    """May look, and nothing else."""
+    return client_of(person("view_celeryoutbox", "view_celeryoutboxdeadletter"))
+
+
+@pytest.fixture
+def act(db: None) -> Callable[..., Any]:
+    """Choose an action for some rows in a list, confirm it, and give the page that follows."""
+
+    def act(client: Client, page: str, action: str, *rows: Any, query: str = "") -> Any:
+        url = reverse(page) + query
+        choice = {"action": action, "_selected_action": [row.pk for row in rows], "index": 0}
+        asked = client.post(url, choice)
+        if asked.status_code != 200:
+            return asked
+        ids = asked.context["ids"]
+        answer = {"action": action, "_selected_action": rows[0].pk, "ids": ids, "confirmed": "yes"}
+        return client.post(url, answer, follow=True)
+
+    return act

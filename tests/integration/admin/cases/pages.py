@@ -1,0 +1,403 @@
+"""The admin's pages through Django's test client: what they show, to whom, at what cost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from django_integration.admin import actions, charts, paging, states, summary
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from tests.integration.admin import project
+from tests.integration.admin.cases.conftest import (
+    DEAD,
+    ERROR,
+    OUTBOX,
+    ago,
+    backing_off,
+    buried,
+    client_of,
+    in_flight,
+    person,
+    published,
+    stored,
+    waiting,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.test import Client
+
+    Act = Callable[..., Any]
+
+pytestmark = pytest.mark.django_db
+
+
+def listed(client: Client, page: str, **query: str) -> list[int]:
+    response = client.get(reverse(page), query)
+    assert response.status_code == 200
+    return [row.pk for row in response.context["cl"].result_list]
+
+
+def tiles(client: Client) -> dict[str, str]:
+    found = client.get(reverse(OUTBOX)).context["summary"].tiles
+    return {tile.name: tile.value for tile in found}
+
+
+# -- what is shown -------------------------------------------------------------------------------
+
+
+def test_filter_by_state(boss: Client) -> None:
+    rows = {
+        "waiting": waiting(),
+        "in_flight": in_flight(),
+        "backing_off": backing_off(),
+        "published": published(),
+    }
+    for state, row in rows.items():
+        assert listed(boss, OUTBOX, state=state) == [row.pk]
+    assert listed(boss, OUTBOX, state="failing") == [rows["backing_off"].pk]
+    assert listed(boss, OUTBOX) == sorted((row.pk for row in rows.values()), reverse=True)
+
+
+def test_state_of_a_row_is_the_state_it_is_found_by(boss: Client) -> None:
+    lost_lease = waiting(claimed_by="gone", claimed_until=ago(minutes=1))
+    for make in (waiting, in_flight, backing_off, published):
+        make()
+    for name in ("waiting", "in_flight", "backing_off", "published"):
+        by_filter = set(listed(boss, OUTBOX, state=name))
+        labelled = states.with_state(CeleryOutbox.objects.all()).filter(state=name)
+        assert by_filter == set(labelled.values_list("pk", flat=True))
+    assert lost_lease.pk in listed(boss, OUTBOX, state="waiting")
+
+
+def test_filter_by_task_name_and_search_by_task_id(boss: Client) -> None:
+    receipt, charge = waiting(task_name="shop.tasks.send_receipt"), waiting()
+    assert listed(boss, OUTBOX, task_name="shop.tasks.send_receipt") == [receipt.pk]
+    assert listed(boss, OUTBOX, task_name="shop.tasks") == []
+    assert listed(boss, OUTBOX, state="waiting", task_name=charge.task_name) == [charge.pk]
+    assert listed(boss, OUTBOX, q=f" {receipt.task_id} ") == [receipt.pk]
+    assert listed(boss, OUTBOX, q=receipt.task_id[:8]) == []
+    dead = buried()
+    assert listed(boss, DEAD, task_name=dead.task_name, q=dead.task_id) == [dead.pk]
+
+
+def test_summary(boss: Client) -> None:
+    waiting(created_at=ago(hours=2, minutes=3))
+    in_flight()
+    in_flight(claimed_by="worker-2:18:cd34")
+    backing_off()
+    buried()
+    response = boss.get(reverse(OUTBOX))
+    found = response.context["summary"]
+    numbers = {tile.name: tile.value for tile in found.tiles}
+    assert numbers == {
+        "In the outbox": "4", "Oldest": "2 h 3 min", "In flight": "2", "Failing": "1",
+        "Dead letters": "1",
+    }  # fmt: skip
+    assert {relay["relay"] for relay in found.relays} == {"worker-1:17:ab12", "worker-2:18:cd34"}
+    assert found.failing[0]["last_error"] == ERROR
+    assert "state=failing" in found.failing[0]["url"]
+    published()
+    assert tiles(boss)["Published"] == "1"
+
+
+def test_charts(boss: Client) -> None:
+    for minutes in (0, 0, 10, 130):
+        waiting(created_at=ago(minutes=minutes + 0.2))
+    published(created_at=ago(minutes=10.2))
+    buried(dead_at=ago(minutes=200))
+    buried(dead_at=ago(days=2))
+    arrived, died = boss.get(reverse(OUTBOX)).context["summary"].panels
+    hour, day = arrived.charts
+    assert (hour.total, hour.peak, day.total, day.peak) == (4, 2, 5, 4)
+    assert [bar.title for bar in hour.bars] == [
+        "10 minutes ago: 2, 1 of them published", "this minute: 2",
+    ]  # fmt: skip
+    assert day.bars[0].title == "2 hours ago: 1"
+    assert [chart.total for chart in died.charts] == [0, 1]
+    assert died.charts[0].text == "Last hour: none"
+
+
+def test_chart_shows_what_it_did_not_count(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "LOOKED_AT", 2)
+    for minutes in (50, 30, 10):
+        waiting(created_at=ago(minutes=minutes + 0.2))
+    panel = boss.get(reverse(OUTBOX)).context["summary"].panels[0]
+    assert panel.partial
+    assert panel.charts[0].total == 2
+    assert panel.charts[0].unknown == pytest.approx(30 * charts.BAR)
+
+
+def test_empty_tables(boss: Client) -> None:
+    for page in (OUTBOX, DEAD):
+        text = boss.get(reverse(page)).content.decode()
+        assert "No task is failing." in text
+        assert "No relay holds messages at this moment." in text
+
+
+def test_age() -> None:
+    assert summary.age(0.4) == "0 s"
+    assert summary.age(200) == "3 min 20 s"
+    assert summary.age(2 * 86_400 + 4 * 3_600 + 59) == "2 d 4 h"
+
+
+# -- what is hidden ------------------------------------------------------------------------------
+
+
+def test_redacted_values_are_nowhere(boss: Client, act: Act) -> None:
+    link = project.send_receipt.s(8, card=project.CARD)
+    project.charge_card.apply_async((7, project.CARD), {"card": project.CARD}, link=link)
+    project.charge_card.apply_async((7, project.CARD), {"card": project.CARD}, compression="gzip")
+    backing_off()
+    buried()
+    assert CeleryOutbox.objects.filter(options__contains=project.CARD).exists()
+    pages = [reverse(page) for page in (OUTBOX, DEAD)]
+    for model in (CeleryOutbox, CeleryOutboxDeadLetter):
+        for pk in model.objects.values_list("pk", flat=True):
+            name = f"admin:celery_outbox_{model._meta.model_name}"
+            pages += [reverse(f"{name}_{view}", args=[pk]) for view in ("change", "history")]
+    for url in pages:
+        response = boss.get(url)
+        assert response.status_code == 200, url
+        assert project.CARD not in response.content.decode(), url
+    detail = boss.get(pages[-2]).content.decode()
+    assert "[hidden]" in detail
+    asked = boss.post(pages[0], {
+        "action": "discard", "_selected_action": CeleryOutbox.objects.first().pk, "index": 0,
+    })  # fmt: skip
+    assert "Discard messages" in asked.content.decode()
+    assert project.CARD not in asked.content.decode()
+
+
+def test_payload_is_measured_only(boss: Client) -> None:
+    row = stored(payload=b"\x80secret" * 300)
+    page = boss.get(reverse("admin:celery_outbox_celeryoutbox_change", args=[row.pk]))
+    assert "2.1\xa0KB" in page.content.decode()
+    assert "secret" not in page.content.decode()
+
+
+def test_unreadable_options_and_a_broken_redactor(boss: Client, settings: Any) -> None:
+    broken = stored(options="{")
+    page = boss.get(reverse("admin:celery_outbox_celeryoutbox_change", args=[broken.pk]))
+    assert "[not readable]" in page.content.decode()
+    sent = project.charge_card.apply_async(link=project.send_receipt.s(8, card=project.CARD))
+    settings.CELERY_OUTBOX_APP = "no.such.module.app"
+    row = CeleryOutbox.objects.get(task_id=sent.id)
+    page = boss.get(reverse("admin:celery_outbox_celeryoutbox_change", args=[row.pk]))
+    assert project.CARD not in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    "query", ["?kwargs__contains=4111", "?args__startswith=a", "?id=1", "?last_error__regex=x"]
+)
+def test_the_query_string_cannot_ask_for_columns(boss: Client, query: str) -> None:
+    assert boss.get(reverse(OUTBOX) + query).status_code == 400
+
+
+def test_the_query_string_cannot_sort(boss: Client) -> None:
+    rows = [waiting(retries=number) for number in (3, 1, 2)]
+    newest_first = [row.pk for row in reversed(rows)]
+    for column in range(8):
+        assert listed(boss, OUTBOX, o=str(column)) == newest_first
+
+
+# -- permissions ---------------------------------------------------------------------------------
+
+
+def test_nobody_adds_changes_or_deletes(boss: Client) -> None:
+    row = waiting()
+    name = "admin:celery_outbox_celeryoutbox"
+    assert boss.get(reverse(f"{name}_add")).status_code == 403
+    assert boss.get(reverse(f"{name}_delete", args=[row.pk])).status_code == 403
+    url = reverse(f"{name}_change", args=[row.pk])
+    assert boss.post(url, {"task_name": "other"}).status_code == 403
+    row.refresh_from_db()
+    assert row.task_name == "shop.tasks.charge_card"
+    assert "delete_selected" not in boss.get(reverse(OUTBOX)).content.decode()
+
+
+@pytest.mark.parametrize("page", [OUTBOX, DEAD])
+def test_without_view_permission_nothing_is_seen(page: str) -> None:
+    stranger = client_of(person())
+    assert stranger.get(reverse(page)).status_code == 403
+    assert "celery_outbox" not in stranger.get(reverse("admin:index")).content.decode()
+
+
+def test_a_viewer_gets_no_actions(viewer: Client, act: Act) -> None:
+    row, dead = backing_off(), buried()
+    for page, action, target in (
+        (OUTBOX, "retry_now", row), (OUTBOX, "discard", row),
+        (DEAD, "replay", dead), (DEAD, "discard", dead),
+    ):  # fmt: skip
+        assert 'name="action"' not in viewer.get(reverse(page)).content.decode()
+        act(viewer, page, action, target)
+        answer = {"action": action, "_selected_action": target.pk, "ids": target.pk}
+        viewer.post(reverse(page), {**answer, "confirmed": "yes"})
+    before = row.due_at
+    row.refresh_from_db()
+    assert row.due_at == before
+    assert CeleryOutboxDeadLetter.objects.filter(pk=dead.pk).exists()
+    assert not LogEntry.objects.exists()
+
+
+def test_each_action_has_its_permission(act: Act) -> None:
+    may_change = client_of(person("view_celeryoutbox", "change_celeryoutbox"))
+    may_delete = client_of(person("view_celeryoutbox", "delete_celeryoutbox"))
+    row = backing_off()
+    act(may_change, OUTBOX, "discard", row)
+    act(may_delete, OUTBOX, "retry_now", row)
+    assert not LogEntry.objects.exists()
+    act(may_change, OUTBOX, "retry_now", row)
+    act(may_delete, OUTBOX, "discard", row)
+    assert LogEntry.objects.count() == 2
+    assert not CeleryOutbox.objects.exists()
+
+
+def test_summary_links_only_where_the_user_may_go() -> None:
+    buried()
+    found = client_of(person("view_celeryoutbox")).get(reverse(OUTBOX)).context["summary"]
+    urls = {tile.name: tile.url for tile in found.tiles}
+    assert urls["Dead letters"] == ""
+    assert urls["Failing"].endswith("?state=failing")
+
+
+# -- actions -------------------------------------------------------------------------------------
+
+
+def test_nothing_happens_before_the_confirmation(boss: Client) -> None:
+    row = backing_off()
+    url = reverse(OUTBOX)
+    asked = boss.post(url, {"action": "discard", "_selected_action": row.pk, "index": 0})
+    assert "can&#x27;t be undone" in asked.content.decode()
+    assert CeleryOutbox.objects.filter(pk=row.pk).exists()
+    assert not LogEntry.objects.exists()
+
+
+def test_retry_now(boss: Client, act: Act) -> None:
+    row, held, due = backing_off(), in_flight(), waiting()
+    response = act(boss, OUTBOX, "retry_now", row, held, due)
+    text = response.content.decode()
+    assert "Due now: 1." in text
+    assert "Left alone: 2." in text
+    changed = CeleryOutbox.objects.get(pk=row.pk)
+    assert abs(changed.due_at - timezone.now()) < timedelta(seconds=30)
+    assert (changed.retries, changed.last_error) == (2, ERROR)
+    for other in (held, due):
+        assert CeleryOutbox.objects.get(pk=other.pk).due_at == other.due_at
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.action_flag) == (str(row.pk), CHANGE)
+    assert entry.object_repr == f"{row.task_name}[{row.task_id}]"
+    assert entry.change_message == "Retry now."
+
+
+def test_discard_leaves_rows_in_flight_alone(boss: Client, act: Act) -> None:
+    gone, held = waiting(), in_flight()
+    response = act(boss, OUTBOX, "discard", gone, held)
+    assert "Discarded: 1." in response.content.decode()
+    assert list(CeleryOutbox.objects.all()) == [held]
+    assert LogEntry.objects.get().action_flag == DELETION
+
+
+def test_a_row_claimed_after_the_confirmation_is_left_alone(boss: Client) -> None:
+    row = waiting()
+    url = reverse(OUTBOX)
+    asked = boss.post(url, {"action": "discard", "_selected_action": row.pk, "index": 0})
+    assert asked.context["ready"] == 1
+    CeleryOutbox.objects.filter(pk=row.pk).update(
+        claimed_by="relay", claimed_until=timezone.now() + timedelta(minutes=5)
+    )
+    answer = {"action": "discard", "_selected_action": row.pk, "ids": row.pk, "confirmed": "yes"}
+    boss.post(url, answer)
+    assert CeleryOutbox.objects.filter(pk=row.pk).exists()
+    assert not LogEntry.objects.exists()
+
+
+def test_replay(boss: Client, act: Act) -> None:
+    dead = buried()
+    response = act(boss, DEAD, "replay", dead)
+    assert "Back in the outbox: 1." in response.content.decode()
+    row = CeleryOutbox.objects.get()
+    assert (row.task_id, row.retries, row.args) == (dead.task_id, 0, dead.args)
+    assert listed(boss, OUTBOX, state="waiting") == [row.pk]
+    assert not CeleryOutboxDeadLetter.objects.exists()
+    assert LogEntry.objects.get().change_message == "Replay dead letters."
+
+
+def test_discard_dead_letters(boss: Client, act: Act) -> None:
+    dead, other = buried(), buried()
+    act(boss, DEAD, "discard", dead)
+    assert list(CeleryOutboxDeadLetter.objects.all()) == [other]
+
+
+def test_all_that_match_in_chunks_and_only_what_was_confirmed(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "CHUNK", 2)
+    rows = [backing_off() for _ in range(5)]
+    spared = waiting()
+    url = reverse(OUTBOX) + "?state=failing"
+    choice = {"action": "discard", "_selected_action": rows[0].pk, "select_across": 1, "index": 0}
+    asked = boss.post(url, choice)
+    assert asked.context["ready"] == 5
+    late = backing_off()
+    answer = {"action": "discard", "_selected_action": rows[0].pk, "confirmed": "yes"}
+    boss.post(url, {**answer, "ids": asked.context["ids"]})
+    assert set(CeleryOutbox.objects.all()) == {spared, late}
+    assert LogEntry.objects.count() == 5
+
+
+def test_forged_ids(boss: Client) -> None:
+    row = waiting()
+    answer = {"action": "discard", "_selected_action": row.pk, "confirmed": "yes", "ids": "1,x"}
+    assert boss.post(reverse(OUTBOX), answer).status_code == 400
+
+
+# -- cost ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["", "?state=failing", "?task_name=shop.tasks.charge_card"])
+def test_the_number_of_queries_does_not_depend_on_the_rows(
+    boss: Client, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection, ) as captured:
+            assert boss.get(reverse(OUTBOX) + query).status_code == 200
+        return len(captured)
+
+    backing_off()
+    few = queries()
+    for _ in range(60):
+        backing_off()
+    assert queries() == few
+    assert few <= 16
+
+
+def test_pages_end_at_the_reach(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "REACH", 60)
+    for _ in range(61):
+        waiting()
+    response = boss.get(reverse(OUTBOX))
+    assert response.context["cl"].result_count == 60
+    assert "These are the first 60 of" in response.content.decode()
+    assert len(listed(boss, OUTBOX, p="2")) == 10
+    assert boss.get(reverse(OUTBOX), {"p": "3"}).status_code == 302
+
+
+def test_conditions_without_an_index_stop_at_the_window(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [backing_off(due_at=timezone.now() + timedelta(hours=n)) for n in range(1, 6)]
+    monkeypatch.setattr(paging, "WINDOW", 2)
+    found = listed(boss, OUTBOX, state="failing")
+    assert found == [row.pk for row in reversed(rows[2:])]
+    assert listed(boss, OUTBOX, task_name=rows[0].task_name) == found

@@ -1,0 +1,25 @@
+"""The Celery app of the admin's test project: a shop that must not show card numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_integration.app import OutboxCelery
+
+CARD = "4111-1111-1111-1111"
+
+app = OutboxCelery("shop", broker="memory://", set_as_current=False)
+
+
+def hide_cards(task_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The redactor."""
+    seen = ["[hidden]" if value == CARD else value for value in args]
+    return seen, {name: "[hidden]" if name == "card" else value for name, value in kwargs.items()}
+
+
+@app.task(name="shop.tasks.charge_card")
+def charge_card(order: int, card: str = "") -> None: ...
+
+
+@app.task(name="shop.tasks.send_receipt")
+def send_receipt(order: int, card: str = "") -> None: ...

@@ -1,0 +1,55 @@
+"""The admin's cases, each file in a pytest process of its own, because Django has one project.
+
+The cases need the admin in INSTALLED_APPS and a database of their own; see `settings.py`. To run
+one directly: `pytest --ds=tests.integration.admin.settings tests/integration/admin/cases/pages.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import helpers
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+@pytest.mark.parametrize("vendor", ["postgresql", "mysql", "sqlite"])
+def test_pages(vendor: str) -> None:
+    if vendor != "sqlite":
+        helpers.require_service(vendor)
+    run_cases("pages.py", vendor)
+
+
+@pytest.mark.postgresql
+def test_million_rows() -> None:
+    run_cases("million.py", "postgresql")
+
+
+@pytest.mark.postgresql
+@pytest.mark.timeout(400)
+def test_browser() -> None:
+    helpers.require_program("chromium")
+    helpers.require_program("chromedriver")
+    run_cases("browser.py", "postgresql")
+
+
+def run_cases(name: str, vendor: str) -> None:
+    """Run one file of cases; what it printed is the failure's text."""
+    __tracebackhide__ = True
+    environment = {**os.environ, "OUTBOX_ADMIN_DB": vendor}
+    environment.pop("OUTBOX_TEST_REPORT", None)  # the report is this process's own
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+        "--ds=tests.integration.admin.settings", str(HERE / "cases" / name),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.fail(f"{name} on {vendor}:\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}", False)
