@@ -52,15 +52,17 @@ def seal(
 ) -> Sealed:
     """Turn a captured message into row texts. `eta` and `expires` are its times in ISO 8601."""
     options = _options(message)
-    if eta and _DELAYED.match(message.exchange):
+    if _DELAYED.match(message.exchange) and _is_time(eta):
         options["eta"] = eta
-    if expires and "expiration" in message.properties:
+    if "expiration" in message.properties and _is_time(expires):
         options["expires"] = expires
     if message.event is not None:
-        options["event"] = _options(message.event) | {"body": message.event.body.decode()}
+        options["event"] = _options(message.event) | {"body": message.event.body}
     parts = _split(message)
     if parts is None:
-        return Sealed(argsrepr, kwargsrepr, _dump(options), message.body)
+        return Sealed(
+            ascii_text(argsrepr), ascii_text(kwargsrepr), _dump(options), message.body
+        )
     args, kwargs, embed = parts
     if embed != PLAIN_EMBED:
         options["embed"] = embed
@@ -90,6 +92,12 @@ def open_envelope(row: ClaimedMessage, now: datetime) -> Message:
     except Exception as exc:
         raise EnvelopeError(f"the row does not hold a message: {type(exc).__name__}: {exc}") from exc
     return message
+
+
+def ascii_text(value: Any) -> str:
+    """For people only: any database can hold it, whatever its encoding."""
+    text = str(value).encode("ascii", "backslashreplace").decode()
+    return text.replace("\x00", "\\x00")
 
 
 def _split(message: Message) -> tuple[str, str, str] | None:
@@ -151,7 +159,7 @@ def _message(body: bytes, options: dict[str, Any]) -> Message:
 
 def _event(options: dict[str, Any], now: datetime) -> Message:
     """The `task-sent` event, dated now: this is when the task is really sent."""
-    message = _message(options["body"].encode(), options)
+    message = _message(options["body"], options)
     if (message.content_type, message.content_encoding) == JSON_TYPE:
         fields = json.loads(message.body)
         fields["timestamp"] = now.timestamp()
@@ -160,6 +168,14 @@ def _event(options: dict[str, Any], now: datetime) -> Message:
 
 
 # -- times ---------------------------------------------------------------------------------------
+
+
+def _is_time(text: Any) -> bool:
+    """A caller may put anything into the headers; then the TTL stays what Celery made of it."""
+    try:
+        return bool(text and isoparse(text))
+    except (TypeError, ValueError):
+        return False
 
 
 def _seconds_left(point: str, now: datetime) -> float:
@@ -217,7 +233,9 @@ _UNMARK = {"bytes": base64.b64decode, "datetime": datetime.fromisoformat, "decim
 
 
 def _unmark(value: dict[str, Any]) -> Any:
-    return _UNMARK[value[_NATIVE]](value["value"]) if _NATIVE in value else value
+    if value.keys() != {_NATIVE, "value"}:
+        return value
+    return _UNMARK[value[_NATIVE]](value["value"])
 
 
 # -- queues and exchanges to declare -------------------------------------------------------------
@@ -239,10 +257,7 @@ def _entity_text(entity: Any) -> str:
 def _describe(entity: Any) -> str:
     """A queue or exchange as text: what it is, and each attribute that is not the default."""
     kind = "exchange" if isinstance(entity, Exchange) else "queue"
-    fields = {"kind": kind, **_attributes(entity, Exchange if kind == "exchange" else Queue)}
-    if not entity.can_cache_declaration:
-        fields["cache"] = False
-    return _dump(fields)
+    return _dump({"kind": kind, **_attributes(entity, Exchange if kind == "exchange" else Queue)})
 
 
 def _attributes(entity: Any, cls: type) -> dict[str, Any]:
@@ -266,11 +281,7 @@ def _plain(value: Any) -> Any:
 def _entity(text: str) -> Any:
     """The entity that a text describes; one object per text, so that it is declared once."""
     fields = _load(text)
-    kind, cached = fields.pop("kind"), fields.pop("cache", True)
-    entity = Exchange(**fields) if kind == "exchange" else _queue(fields)
-    if not cached:
-        entity.can_cache_declaration = False
-    return entity
+    return Exchange(**fields) if fields.pop("kind") == "exchange" else _queue(fields)
 
 
 def _queue(fields: dict[str, Any]) -> Any:

@@ -15,12 +15,14 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from celery import Celery, signals
+from celery._state import task_join_will_block
 from kombu.exceptions import OperationalError
+from kombu.utils.objects import cached_property
 
 from celery_outbox_steps.options import install
 from django_integration.capture import CapturingProducer
 from django_integration.conf import django_settings
-from django_integration.registry import OutboxTaskRegistry, publishing_directly
+from django_integration.registry import OutboxTaskRegistry, is_direct, set_directly
 
 _SEND_TASK = inspect.signature(Celery.send_task)
 _NAME_ARGS_KWARGS = 3
@@ -38,7 +40,7 @@ class OutboxCelery(Celery):  # type: ignore[misc]
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
             beat_starts.connect(self._on_beat, weak=True)
 
-    @functools.cached_property
+    @cached_property  # type: ignore[untyped-decorator]  # kombu's takes a lock, functools' may not
     def outbox(self) -> Any:
         """The enqueue side: reads the settings at the first call, when Django is configured."""
         from django_integration.enqueue import Enqueuer
@@ -53,12 +55,13 @@ class OutboxCelery(Celery):  # type: ignore[misc]
             kwargs |= kwargs.pop("options", {})
             args = (kwargs.pop("self"),)[1:]
         name = kwargs["name"] if "name" in kwargs else args[0] if args else ""
-        if publishing_directly.get():
+        if is_direct():
             return self._send_directly(name, using, args, kwargs)
         if self.outbox.excludes(name):
             return super().send_task(*args, **kwargs)
+        database = self.outbox.database(name, using)
         producer, result = self._capture(args, kwargs)
-        self.outbox.store(name, result.id, producer, using)
+        self.outbox.store(database, name, result.id, producer)
         return result
 
     async def asend_task(self, *args: Any, **kwargs: Any) -> Any:
@@ -99,13 +102,17 @@ class OutboxCelery(Celery):  # type: ignore[misc]
     def _send_directly(
         self, name: str, using: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A retry or replacement. With the broker away it is stored, outside of any transaction."""
-        try:
-            return super().send_task(*args, **kwargs)
-        except OperationalError:
-            producer, result = self._capture(args, kwargs)
-            self.outbox.store_apart(name, result.id, producer, using)
-            return result
+        """A retry or replacement. With the broker away it is stored, outside of any transaction.
+
+        Receivers of Celery's signals may make calls of their own: those are nobody's retry.
+        """
+        with set_directly(value=False):
+            try:
+                return super().send_task(*args, **kwargs)
+            except OperationalError:
+                producer, result = self._capture(args, kwargs)
+                self.outbox.store_apart(using, name, result.id, producer)
+                return result
 
     @functools.cached_property
     def _outbox_connection(self) -> Any:
@@ -127,7 +134,7 @@ def _unless_captured(backend: Any) -> Any:
     def on_task_call(producer: Any, task_id: str) -> Any:
         if not isinstance(producer, CapturingProducer):
             return original(producer, task_id)
-        if hasattr(backend, "binding"):
+        if hasattr(backend, "binding") and not task_join_will_block():
             producer.also_declare(backend.binding)
         return None
 

@@ -67,7 +67,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         if isinstance(message.body, str):
             message.body = message.body.encode(message.content_encoding or "utf-8")
         if self.__connection__.transport.driver_type == "amqp" and not _is_simple(message):
-            _encode_for_amqp(message)
+            _check_for_amqp(message)
         self.messages.append(message)
 
 
@@ -94,16 +94,23 @@ def _is_simple_value(name: str, value: Any) -> bool:
         return True
     if isinstance(value, int):
         return value in _INT64
-    return not value or (name == "timelimit" and value == [None, None])
+    if name == "timelimit":
+        return bool(value == [None, None])
+    return isinstance(value, (list, dict)) and not value
 
 
-def _encode_for_amqp(message: Message) -> None:
-    """Write the frames to nowhere, so that py-amqp raises what it would raise on sending."""
+def _check_for_amqp(message: Message) -> None:
+    """Write the frames to nowhere, so that py-amqp raises what it would raise on sending.
+
+    Options that are no properties of AMQP are dropped here as they would be there, whatever they are.
+    """
     from amqp import Message as AmqpMessage
     from amqp.method_framing import frame_writer
     from amqp.serialization import dumps
 
-    nowhere = SimpleNamespace(frame_max=131072, write=lambda _: None)
+    known = {name for name, _ in AmqpMessage.PROPERTIES}
+    message.properties = {k: v for k, v in message.properties.items() if k in known}
+    nowhere = SimpleNamespace(frame_max=131072, bytes_sent=0, write=lambda _: None)
     arguments = dumps("Bssbb", (0, message.exchange, message.routing_key, False, False))
     content = AmqpMessage(
         message.body, priority=message.priority, content_type=message.content_type,

@@ -22,10 +22,12 @@ Redactor = Callable[[str, Any, Any], tuple[Any, Any]]
 PLACEHOLDER = "[the redactor failed]"
 
 
-def redact(redactor: Redactor, task_name: str, args: Any, kwargs: Any) -> tuple[str, str]:
-    """Redacted args and kwargs as text."""
+def redact(
+    redactor: Redactor, task_name: str, copy_arguments: Callable[[], tuple[Any, Any]]
+) -> tuple[str, str]:
+    """Redacted args and kwargs as text. A redactor may change what it is given: it gets copies."""
     try:
-        seen_args, seen_kwargs = redactor(task_name, args, kwargs)
+        seen_args, seen_kwargs = redactor(task_name, *copy_arguments())
         return _text(_nested(redactor, seen_args)), _text(_nested(redactor, seen_kwargs))
     except Exception as exc:  # noqa: BLE001  users' code, and it must not block an enqueue
         logger.warning(

@@ -8,13 +8,14 @@ which every task of an app passes, makes these two methods publish at once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from celery.app.registry import TaskRegistry
 
-publishing_directly: ContextVar[bool] = ContextVar("publishing_directly", default=False)
+_directly: ContextVar[bool] = ContextVar("directly", default=False)
 
 
 class OutboxTaskRegistry(TaskRegistry):  # type: ignore[misc]
@@ -23,17 +24,30 @@ class OutboxTaskRegistry(TaskRegistry):  # type: ignore[misc]
     def __setitem__(self, name: str, task: Any) -> None:
         for method in ("retry", "replace"):
             if method not in vars(task):
-                setattr(task, method, _directly(getattr(task, method)))
+                setattr(task, method, _sending_directly(task, getattr(task, method)))
         super().__setitem__(name, task)
 
 
-def _directly(method: Callable[..., Any]) -> Callable[..., Any]:
+@contextmanager
+def set_directly(*, value: bool) -> Iterator[None]:
+    """Whether the sends of this block bypass the outbox."""
+    token = _directly.set(value)
+    try:
+        yield
+    finally:
+        _directly.reset(token)
+
+
+def is_direct() -> bool:
+    """Whether a send right now belongs to a retry or replacement."""
+    return _directly.get()
+
+
+def _sending_directly(task: Any, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        token = publishing_directly.set(True)
-        try:
+        # An eager retry runs the task right here, and the calls of that run belong into the outbox.
+        with set_directly(value=not task.request.is_eager):
             return method(*args, **kwargs)
-        finally:
-            publishing_directly.reset(token)
 
     return call

@@ -8,8 +8,11 @@ ring the relay's bell (`NOTIFY`), which PostgreSQL delivers if and when the tran
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from django.db.transaction import atomic
 
 from celery_outbox_steps.envelope import SCHEMA_VERSION
 
@@ -52,8 +55,11 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
     notify = notify and connection.vendor == "postgresql"
     limit = connection.features.max_query_params
     most = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit // len(Row._fields))
-    with connection.cursor() as cursor:
-        for chunk in _chunks(rows, most):
+    chunks = list(_chunks(rows, most))
+    # One statement is all or nothing by itself; several are within a transaction.
+    together = atomic(connection.alias) if len(chunks) > 1 else nullcontext()
+    with together, connection.cursor() as cursor:
+        for chunk in chunks:
             sql = _statement(connection.vendor, len(chunk), notify)
             cursor.execute(sql, [value for row in chunk for value in row])
 

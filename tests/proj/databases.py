@@ -1,0 +1,91 @@
+"""Real databases for tests: created and migrated on first use, dropped in the end.
+
+`Databases.get("postgresql")` gives Django settings of a fresh database; `installed()` puts them in
+the place of an alias for a while. Tests commit for real, so nothing is wrapped in a transaction.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from django.db import connections
+from django.db.utils import ConnectionHandler
+
+from tests.proj.settings import database_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Databases:
+    """The databases of one test session, by vendor (and by name, where two are needed)."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._settings: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def get(self, vendor: str, name: str = "outbox") -> dict[str, Any]:
+        """The settings of a migrated database; always the same one for the same arguments."""
+        if (vendor, name) not in self._settings:
+            self._settings[vendor, name] = self._create(vendor, name)
+        return self._settings[vendor, name]
+
+    def drop_all(self) -> None:
+        for settings in self._settings.values():
+            if "sqlite" in settings["ENGINE"]:
+                continue  # a file in pytest's own temporary directory
+            with installed("dropping", settings):
+                name = settings["NAME"]
+                connections["dropping"].creation.destroy_test_db(name, verbosity=0)
+
+    def _create(self, vendor: str, name: str) -> dict[str, Any]:
+        settings = complete(database_settings(vendor))
+        unique = f"{name}_{uuid4().hex[:8]}"
+        if vendor == "sqlite":
+            unique = str(self._directory / f"{unique}.sqlite3")
+        settings["TEST"]["NAME"] = unique
+        with installed("creating", settings):
+            connections["creating"].creation.create_test_db(
+                verbosity=0, autoclobber=True, serialize=False
+            )
+            connections["creating"].close()
+        return {**settings, "NAME": unique}
+
+
+def complete(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with Django's defaults filled in."""
+    filled: dict[str, Any] = ConnectionHandler({"default": settings}).settings["default"]
+    return filled
+
+
+@contextmanager
+def installed(alias: str, settings: dict[str, Any]) -> Iterator[None]:
+    """Let `alias` be that database; afterwards what it was before, its connection untouched."""
+    known = alias in connections.settings
+    before, connection = connections.settings.get(alias), connections[alias] if known else None
+    connections.settings[alias] = settings
+    connections[alias] = connections.create_connection(alias)
+    try:
+        yield
+    finally:
+        connections[alias].close()
+        if known:
+            connections.settings[alias] = before
+            connections[alias] = connection
+        else:
+            del connections.settings[alias]
+            del connections[alias]
+
+
+def rabbitmq_url() -> str:
+    return os.environ.get("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
+
+
+def redis_url(database: int = 8) -> str:
+    """The server of REDIS_URL, with a database number of our own."""
+    server = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+    return f"{server.rpartition('/')[0]}/{database}"
