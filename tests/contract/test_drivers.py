@@ -16,7 +16,8 @@ import pytest
 from tests import helpers
 
 ROOT = Path(__file__).parents[2]
-SUITE = [f"tests/contract/{name}.py" for name in ("test_store", "test_listen", "test_processes")]
+MODULES = ("test_store", "test_isolation", "test_listen", "test_processes")
+SUITE = [f"tests/contract/{name}.py" for name in MODULES]
 INSIDE = "OUTBOX_CONTRACT_DRIVER"
 
 
