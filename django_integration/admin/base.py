@@ -99,7 +99,7 @@ class StoredMessageAdmin(Base):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return SlimChangeList
 
-    def lookup_allowed(self, lookup: str, *args: Any, **kwargs: Any) -> bool:
+    def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
         return lookup in (STATE, TASK_NAME)
 
     def get_search_results(
