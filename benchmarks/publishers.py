@@ -23,13 +23,12 @@ from celery_outbox_steps.messages import Message
 from celery_outbox_steps.publishers import publisher_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 RABBITMQ_URL = os.environ.get("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379").rstrip("/")
 QUEUE = f"outbox-benchmark-{uuid.uuid4().hex[:8]}"
 BATCH = 500
-Contender = "Callable[[Sequence[Message]], None]"
 
 
 def main() -> None:
@@ -114,8 +113,8 @@ def pipelined_pyamqp() -> Any:
     connection = Connection(RABBITMQ_URL)
     channel = connection.channel()
     channel.confirm_select()
-    confirmed: list[int] = [0]
-    channel.events["basic_ack"].add(lambda tag, multiple: confirmed.append(tag))
+    acks: list[tuple[int, bool]] = []
+    channel.events["basic_ack"].add(lambda tag, multiple: acks.append((tag, multiple)))
     sent = 0
 
     def run(messages: Sequence[Message]) -> None:
@@ -124,28 +123,18 @@ def pipelined_pyamqp() -> Any:
             for message in batch:
                 channel.basic_publish(as_amqp(message), "", QUEUE, mandatory=True)
             sent += len(batch)
-            pending = set(range(sent - len(batch) + 1, sent + 1))
-            wait_for_acks(connection, channel, pending)
+            await_acks(connection, acks, set(range(sent - len(batch) + 1, sent + 1)))
 
-    acks: list[tuple[int, bool]] = []
-    channel.events["basic_ack"].clear()
-    channel.events["basic_ack"].add(lambda tag, multiple: acks.append((tag, multiple)))
-    channel.outbox_acks = acks
     return run
 
 
-def wait_for_acks(connection: Any, channel: Any, pending: set[int]) -> None:
-    acks = channel.outbox_acks
-    while True:
+def await_acks(connection: Any, acks: list[tuple[int, bool]], pending: set[int]) -> None:
+    while pending:
+        while not acks:
+            connection.drain_events(timeout=30)
         for tag, multiple in acks:
-            if multiple:
-                pending.difference_update([each for each in pending if each <= tag])
-            else:
-                pending.discard(tag)
+            pending -= {each for each in pending if each <= tag} if multiple else {tag}
         acks.clear()
-        if not pending:
-            return
-        connection.drain_events(timeout=30)
 
 
 def confirm_each_pyamqp() -> Any:

@@ -22,6 +22,7 @@ from celery_outbox_steps.errors import ConfirmTimeout
 from celery_outbox_steps.messages import Receipt
 from celery_outbox_steps.publishers.borrow import (
     Deadline,
+    blame_nobody,
     borrowed_producer,
     connect,
     discard,
@@ -74,7 +75,7 @@ class AmqpPublisher:
                 with _socket_timeout(producer.connection.connection, deadline.left()):
                     return self._publish_on(producer, deliveries, deadline)
         except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
-            return exc
+            return exc if _blames_a_message(exc) else blame_nobody(exc)
 
     def _find_culprit(self, deliveries: list[Delivery], deadline: Deadline) -> None:
         """A message that makes the broker close the connection fails alone, like any other."""

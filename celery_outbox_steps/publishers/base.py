@@ -1,8 +1,8 @@
 """What the relay asks of a publisher: an answer for every message, and no surprises.
 
-A publisher never decides what a failure means (see `celery_outbox_steps.policy.classify`) and
+A publisher never decides what a failure means for a row (see `celery_outbox_steps.classify`) and
 never retries by itself, with one exception that the AMQP publisher documents: neighbours of a
-poison message are sent again, because the broker forgot them together with the channel.
+poison message are sent again where the broker forgot them together with the channel.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ class Publisher(Protocol):
     all of it is sent before the first receipt."""
 
     def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
-        """Yield exactly one receipt per message, in any order, within about `timeout` seconds.
+        """Yield one receipt per message, in any order, within about `timeout` seconds.
 
-        To whoever takes all receipts: a message without one was not handed to the broker. A lost
-        connection is the error of every message that the broker did not confirm.
+        Never raises, and does nothing before the first `next()`. A lost connection is the error of
+        every message that the broker did not confirm. A lazy publisher stops when time is up: to
+        whoever takes all receipts, a message without one was not handed to the broker.
         """
 
     def close(self) -> None:

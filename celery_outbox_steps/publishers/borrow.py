@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.exceptions import LimitExceeded, OperationalError
 
 from celery_outbox_steps import forks
+from celery_outbox_steps.classify import BATCH_ERRORS, Verdict, classify, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +50,18 @@ def borrowed_producer(
         raise
     finally:
         connection.release()
+
+
+def blame_nobody(error: Exception) -> Exception:
+    """An error that hit a whole batch costs no message a retry, let alone its life.
+
+    A wrong transport option is a TypeError when connecting: as such it would condemn them all.
+    """
+    if isinstance(error, BATCH_ERRORS) or classify(error) is Verdict.OUTAGE:
+        return error
+    outage: Exception = OperationalError(describe(error))
+    outage.__cause__ = error
+    return outage
 
 
 def discard(connection: Any) -> None:

@@ -13,7 +13,12 @@ from kombu.common import maybe_declare
 
 from celery_outbox_steps.classify import Verdict, classify
 from celery_outbox_steps.messages import Receipt
-from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer, discard
+from celery_outbox_steps.publishers.borrow import (
+    Deadline,
+    blame_nobody,
+    borrowed_producer,
+    discard,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +48,7 @@ class GenericPublisher:
                     yield receipt
         except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
             for index in range(sent, len(messages)):
-                yield Receipt(index, exc)
+                yield Receipt(index, blame_nobody(exc))
 
     def close(self) -> None:
         """Nothing is kept between two batches."""

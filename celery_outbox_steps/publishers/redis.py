@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from kombu.utils.json import JSONEncoder
 
 from celery_outbox_steps.classify import Verdict, classify
 from celery_outbox_steps.messages import Receipt
-from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer, discard
+from celery_outbox_steps.publishers.borrow import (
+    Deadline,
+    blame_nobody,
+    borrowed_producer,
+    discard,
+)
 from celery_outbox_steps.publishers.generic import (
     GenericPublisher,
     declare_missing,
@@ -37,19 +43,23 @@ _to_json = JSONEncoder().encode
 class RedisPublisher(GenericPublisher):
     """Pipelined where kombu can, one by one where it can't."""
 
+    lazy = False
+
     def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`."""
         deadline = Deadline(timeout)
         batch = _Batch(messages, declare=self.declare)
+        answered = 0
         try:
             with borrowed_producer(self.app, deadline, prepare=_bound_waits(timeout)) as producer:
                 if getattr(producer, "supports_batch_publish", False):  # kombu 5.7
                     batch.publish(producer)
                 else:
-                    yield from self._one_by_one(producer, messages, deadline)
-                    return
+                    for receipt in self._one_by_one(producer, messages, deadline):
+                        answered += 1
+                        yield receipt
         except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
-            batch.fail_rest(exc)
+            batch.fail_rest(blame_nobody(exc), start=answered)
         yield from batch.receipts()
 
 
@@ -64,8 +74,8 @@ class _Batch:
     def receipts(self) -> Iterator[Receipt]:
         return (Receipt(index, error) for index, error in self.fates.items())
 
-    def fail_rest(self, error: Exception) -> None:
-        for index in range(len(self.messages)):
+    def fail_rest(self, error: Exception, start: int = 0) -> None:
+        for index in range(start, len(self.messages)):
             self.fates.setdefault(index, error)
 
     def publish(self, producer: Any) -> None:
@@ -128,6 +138,7 @@ class _Pushes:
         self.size = 0
         self._lists: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self._familiar = _is_familiar(channel)
+        self._tag = uuid4().int >> 16 << 16  # random, with room to count
 
     def can_take(self, message: Message) -> bool:
         # A queue with an expiry has its keys renewed with every push: left to kombu.
@@ -136,20 +147,32 @@ class _Pushes:
 
     def add(self, index: int, message: Message) -> None:
         channel = self.channel
+        body, body_encoding = channel.encode_body(message.body, channel.body_encoding)
+        properties = {
+            **message.properties,
+            "delivery_info": {"exchange": "", "routing_key": message.routing_key},
+            "body_encoding": body_encoding,
+            "delivery_tag": self._next_tag(),
+        }
         prepared = channel.prepare_message(
-            message.body,
+            body,
             message.priority,
             message.content_type,
             message.content_encoding,
             message.headers,
-            dict(message.properties),
+            properties,
         )
-        channel._inplace_augment_message(prepared, "", message.routing_key)  # noqa: SLF001
         priority = channel._get_message_priority(prepared, reverse=False)  # noqa: SLF001
         data = _to_json(prepared)
         key = channel._q_for_pri(message.routing_key, priority)  # noqa: SLF001
         self._lists[key].append((index, data))
         self.size += len(data)
+
+    def _next_tag(self) -> str:
+        """A UUID as kombu would make, without asking the system for randomness each time."""
+        self._tag += 1
+        text = f"{self._tag:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def flush(self, fates: dict[int, Exception | None]) -> None:
         """Push everything. Redis answers per list; no answer at all is an exception."""
@@ -173,7 +196,7 @@ def _is_familiar(channel: Any) -> bool:
     return (
         getattr(kind, "_put", None) is redis.Channel._put  # noqa: SLF001
         and kind.basic_publish is virtual.Channel.basic_publish
-        and kind.prepare_message is virtual.Channel.prepare_message
+        and kind._inplace_augment_message is virtual.Channel._inplace_augment_message  # noqa: SLF001
     )
 
 

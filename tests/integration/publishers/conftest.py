@@ -32,7 +32,8 @@ REDIS_DB = 9
 def task_message(routing_key: str = "", body: bytes | None = None, **changes: Any) -> Message:
     """A message as Celery's protocol 2 builds it, about twenty headers."""
     task_id = str(uuid.uuid4())
-    default = b'[[1, "two"], {"three": 3}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+    embed = b'{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
+    default = b'[[1, "two"], {"three": 3}, ' + embed + b"]"
     message = Message(
         body=default if body is None else body,
         content_type="application/json",

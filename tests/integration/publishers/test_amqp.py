@@ -8,14 +8,15 @@ import pytest
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 from kombu import Connection, Exchange, Producer, Queue
 
+from celery_outbox_steps.classify import Verdict, classify
 from celery_outbox_steps.errors import Nacked, Unroutable
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.publishers.amqp import AmqpPublisher
-from tests.integration.publishers.conftest import task_message
+from tests.integration.publishers.conftest import Broker, task_message
 
 if TYPE_CHECKING:
     from celery_outbox_steps.messages import Message
-    from tests.integration.publishers.conftest import Broker, PrivateRabbit
+    from tests.integration.publishers.conftest import PrivateRabbit
 
 pytestmark = pytest.mark.rabbitmq
 
@@ -147,18 +148,37 @@ def test_a_bad_cc_header_fails_one_of_500(broker: Broker) -> None:
     assert isinstance(fails_alone(broker, queue, messages, 250), PreconditionFailed)
 
 
-def test_an_internal_exchange_refuses(broker: Broker) -> None:
-    queue = broker.queue()
-    name = broker.exchange(broker.name("internal"))
-    with Connection(broker.url) as connection:
-        connection.default_channel.exchange_declare(
-            name, "direct", auto_delete=False, arguments={}, durable=False
-        )
-        connection.default_channel.exchange_delete(name)
-    messages = [task_message(queue.name) for _ in range(20)]
-    messages[5].exchange = "amq.rabbitmq.log"  # internal: publishing is refused
-    error = fails_alone(broker, queue, messages, 5)
-    assert isinstance(error, (AccessRefused, NotFound))
+def test_a_forbidden_exchange_fails_those_that_use_it(
+    private_broker: Broker, private_rabbit: PrivateRabbit
+) -> None:
+    queue = private_broker.queue()
+    private_rabbit.ctl("add_user", "narrow", "narrow")
+    private_rabbit.ctl("set_permissions", "narrow", ".*", r"^amq\.default$", ".*")
+    try:
+        narrow = Broker(private_rabbit.url.replace("guest:guest", "narrow:narrow"))
+        messages = [task_message(queue.name) for _ in range(500)]
+        for message in messages[250:253]:
+            message.exchange = "amq.direct"
+        errors = narrow.publish(messages)
+    finally:
+        private_rabbit.ctl("delete_user", "narrow")
+    assert [n for n, error in enumerate(errors) if error] == [250, 251, 252]
+    assert {type(error) for error in errors[250:253]} == {AccessRefused}
+    assert classify(errors[250]) is Verdict.PERMANENT  # type: ignore[arg-type]
+    expected = ids(messages[:250] + messages[253:])
+    assert sorted(private_broker.ids(queue, 497)) == sorted(expected)
+
+
+def test_a_user_without_the_right_password_is_an_outage(broker: Broker) -> None:
+    wrong = Broker(broker.url.replace("guest:guest", "guest:wrong"))
+    errors = wrong.publish([task_message("x")] * 3)
+    assert {classify(error) if error else None for error in errors} == {Verdict.OUTAGE}
+
+
+def test_a_wrong_setting_is_no_message_s_fault(rabbitmq_url: str) -> None:
+    broken = Broker(rabbitmq_url, broker_transport_options={"frame_max": "many"})
+    errors = broken.publish([task_message("x")] * 3)
+    assert {classify(error) if error else None for error in errors} == {Verdict.OUTAGE}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +306,8 @@ def test_a_refused_declaration_fails_those_that_need_it(broker: Broker) -> None:
 
 def test_the_wire_message_is_what_kombu_would_send(broker: Broker) -> None:
     queue = broker.queue("exact", queue_arguments={"x-max-priority": 9})
-    message = task_message(queue.name, body="[[], {}, {\"ä\": \"\udce4\"}]".encode("utf-8", "surrogatepass"))
+    body = '[[], {}, {"ä": "\udce4"}]'.encode("utf-8", "surrogatepass")
+    message = task_message(queue.name, body=body)
     message.priority = 7
     message.headers.update(custom={"deep": [1, 2**40, -1, 1.5, True, None, "ü", b"raw", {}]})
     message.properties.update(
@@ -298,7 +319,7 @@ def test_the_wire_message_is_what_kombu_would_send(broker: Broker) -> None:
         producer._publish(
             message.body, message.priority, message.content_type, message.content_encoding,
             message.headers, dict(message.properties), message.routing_key, False, False, "", [],
-        )
+        )  # fmt: skip
     ours, theirs = broker.arrived(queue, 2)
     for each in (ours, theirs):
         each.delivery_info.pop("message_count")
@@ -340,8 +361,6 @@ def test_more_exchanges_than_channels(broker: Broker, monkeypatch: pytest.Monkey
 
 
 def test_confirm_publish_of_the_app_does_not_slow_or_confuse(rabbitmq_url: str) -> None:
-    from tests.integration.publishers.conftest import Broker
-
     broker = Broker(rabbitmq_url, broker_transport_options={"confirm_publish": True})
     try:
         queue = broker.queue()
@@ -353,8 +372,6 @@ def test_confirm_publish_of_the_app_does_not_slow_or_confuse(rabbitmq_url: str) 
 
 
 def test_without_a_pool(rabbitmq_url: str) -> None:
-    from tests.integration.publishers.conftest import Broker
-
     broker = Broker(rabbitmq_url, broker_pool_limit=None)
     try:
         queue = broker.queue()

@@ -17,7 +17,6 @@ from tests.integration.publishers.conftest import Broker, task_message
 from tests.services.private import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import redis
@@ -120,17 +119,20 @@ def tls_options(certificate: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def tls_url(private_rabbit: PrivateRabbit, certificate: Path) -> Iterator[str]:
+def tls_url(private_rabbit: PrivateRabbit, certificate: Path) -> str:
     port = free_port()
-    pem = {name: (certificate / name).read_text() for name in ("cert.pem", "key.pem")}
-    # As bytes in memory: the server runs as another user, who can't read our directory.
-    private_rabbit.eval(
-        f"[{{'Certificate', Cert, _}}] = public_key:pem_decode(list_to_binary({list(pem['cert.pem'].encode())})), "
-        f"[{{Kind, Key, _}}] = public_key:pem_decode(list_to_binary({list(pem['key.pem'].encode())})), "
-        "{ok, _} = application:ensure_all_started(ssl), "
-        f"rabbit_networking:start_ssl_listener({port}, [{{cert, Cert}}, {{key, {{Kind, Key}}}}], 2)."
+    # The files' content, for the server runs as another user who can't read our directory.
+    cert, key = (
+        f"public_key:pem_decode(list_to_binary({list((certificate / name).read_bytes())}))"
+        for name in ("cert.pem", "key.pem")
     )
-    yield f"amqp://guest:guest@127.0.0.1:{port}//"
+    private_rabbit.eval(
+        f"[{{'Certificate', Cert, _}}] = {cert}, [{{Kind, Key, _}}] = {key}, "
+        "{ok, _} = application:ensure_all_started(ssl), "
+        "Options = [{cert, Cert}, {key, {Kind, Key}}], "
+        f"rabbit_networking:start_ssl_listener({port}, Options, 2)."
+    )
+    return f"amqp://guest:guest@127.0.0.1:{port}//"
 
 
 @pytest.mark.redis
