@@ -50,7 +50,7 @@ def emit_settled(outcomes: Sequence[Outcome], sender: Any = None) -> None:
 def emit(signal: Signal, sender: Any, **arguments: Any) -> None:
     """Send to all receivers; an error of one is logged and reaches nobody else."""
     try:
-        answers = signal.send_robust(sender, **arguments)
+        answers: list[tuple[Any, Any]] = signal.send_robust(sender, **arguments)
     except Exception as exc:  # noqa: BLE001  Django stumbles over receivers without a __qualname__
         answers = [(signal, exc)]
     for receiver, answer in answers:

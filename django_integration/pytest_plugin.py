@@ -1,0 +1,53 @@
+"""Fixtures for projects that test code which calls tasks: no broker, no relay, no worker.
+
+    outbox             the calls that this test has stored
+    assert_task_sent   assert one of them, or see what was sent instead
+    fake_relay         relay them for real, to a broker that only remembers, or fails as told
+    drain_outbox       run them here and now, with everything that they call
+
+Loaded by every pytest run of an environment that has this package, so it imports nothing: Django
+and Celery come with the first use of a fixture. The work is done in `django_integration.testing`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from django_integration.testing import Drain, FakeRelay, Outbox, TaskSent
+
+
+@pytest.fixture
+def outbox(request: pytest.FixtureRequest) -> Outbox:
+    """The calls that this test has stored and nobody has relayed yet, in order."""
+    if request.config.pluginmanager.hasplugin("django"):  # pytest-django: asks for a database
+        request.getfixturevalue("db")
+    from django_integration.testing import Outbox
+
+    return Outbox()
+
+
+@pytest.fixture
+def assert_task_sent(outbox: Outbox) -> TaskSent:
+    """`assert_task_sent(name, args=…, kwargs=…)`; gives the call."""
+    from django_integration.testing import TaskSent
+
+    return TaskSent(outbox)
+
+
+@pytest.fixture
+def fake_relay(outbox: Outbox) -> FakeRelay:
+    """A relay whose broker remembers (`published`) and fails when told to."""
+    from django_integration.testing import FakeRelay
+
+    return FakeRelay(outbox)
+
+
+@pytest.fixture
+def drain_outbox(outbox: Outbox) -> Drain:
+    """`drain_outbox()` runs the stored tasks in this process and gives their results."""
+    from django_integration.testing import Drain
+
+    return Drain(outbox)

@@ -1,0 +1,133 @@
+"""The calls of one test, as a list, and the assertion that one of them was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django_integration.enqueue import write_alias
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxQuerySet
+from django_integration.testing.calls import Call, read_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOTHING_SENT = (
+    "No task was sent in this test. A call in `transaction.on_commit` needs pytest-django's "
+    "`django_capture_on_commit_callbacks(execute=True)`; with `task_always_eager` a task runs at "
+    "once and is never stored."
+)
+
+
+class Outbox(Sequence[Call]):
+    """The calls of this test that are waiting, in order; `relayed` are those that went out."""
+
+    def __init__(self, using: str | None = None) -> None:
+        self.database = using or write_alias()
+        self.relayed: list[Call] = []
+        newest = CeleryOutbox.objects.using(self.database).order_by("-pk").first()
+        self._before = 0 if newest is None else newest.pk
+        buried = CeleryOutboxDeadLetter.objects.using(self.database).order_by("-pk").first()
+        self._buried_before = 0 if buried is None else buried.pk
+
+    def __len__(self) -> int:
+        return self.rows.count()
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter([read_row(row) for row in self.rows])
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+    def __repr__(self) -> str:
+        return f"<Outbox of {self.database!r}: {[str(call) for call in self]}>"
+
+    @property
+    def rows(self) -> CeleryOutboxQuerySet:
+        """The waiting rows themselves."""
+        waiting = CeleryOutbox.objects.using(self.database).pending()
+        return waiting.filter(pk__gt=self._before).order_by("pk")
+
+    @property
+    def names(self) -> list[str]:
+        return [call.task_name for call in self]
+
+    @property
+    def ids(self) -> list[str]:
+        return [call.task_id for call in self]
+
+    @property
+    def dead_letters(self) -> list[CeleryOutboxDeadLetter]:
+        """What could not be published in this test, with its `failure_reason`."""
+        letters = CeleryOutboxDeadLetter.objects.using(self.database)
+        return list(letters.filter(pk__gt=self._buried_before).order_by("pk"))
+
+    def using(self, database: str) -> Outbox:
+        """The outbox in another database, from now on."""
+        return Outbox(database)
+
+
+class TaskSent:
+    """An assertion that says what was sent instead."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def __call__(
+        self,
+        name: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        *,
+        queue: str | None = None,
+        count: int | None = None,
+    ) -> Call:
+        """The first call that fits. `name` may be the task itself; what is not given fits all."""
+        __tracebackhide__ = True
+        wanted = _Wanted(getattr(name, "name", name), args, kwargs, queue)
+        sent: list[Call] = [*self._outbox.relayed, *self._outbox]
+        fitting = [call for call in sent if wanted.fits(call)]
+        if not fitting or count not in (None, len(fitting)):
+            raise AssertionError(_complaint(wanted, len(fitting), sent))
+        return fitting[0]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What an assertion asks for; None fits anything."""
+
+    name: str
+    args: Sequence[Any] | None
+    kwargs: dict[str, Any] | None
+    queue: str | None
+
+    def fits(self, call: Call) -> bool:
+        return (
+            call.task_name == self.name
+            and (self.args is None or _plain(self.args) == _plain(call.args))
+            and (self.kwargs is None or _plain(self.kwargs) == _plain(call.kwargs))
+            and self.queue in (None, call.queue)
+        )
+
+    def __str__(self) -> str:
+        pairs = [("args", self.args), ("kwargs", self.kwargs), ("queue", self.queue)]
+        given = [f"{name}={value!r}" for name, value in pairs if value is not None]
+        return f"{self.name} with {', '.join(given)}" if given else self.name
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists: JSON, and with it Celery, does not tell them apart."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _complaint(wanted: _Wanted, times: int, sent: list[Call]) -> str:
+    if not sent:
+        return f"{wanted} was not sent. {NOTHING_SENT}"
+    verb = f"was sent {times} times" if times else "was not sent"
+    listed = "\n".join(f"  {number}. {call}" for number, call in enumerate(sent, 1))
+    return f"{wanted} {verb}. Sent in this test:\n{listed}"
