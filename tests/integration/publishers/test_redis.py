@@ -12,7 +12,6 @@ from kombu import Connection, Exchange, Producer, Queue, pools
 from celery_outbox_steps.classify import Verdict, classify
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.publishers.redis import RedisPublisher
-from tests import helpers
 from tests.integration.publishers.conftest import REDIS_DB, task_message
 from tests.integration.publishers.proxy import Proxy
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     import redis
 
     from celery_outbox_steps.messages import Message
+    from tests.services import Service
 
 pytestmark = pytest.mark.redis
 
@@ -234,9 +234,8 @@ def test_redis_is_not_there(stopwatch: Callable[[], float]) -> None:
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    service = helpers.require_service("redis")
-    with Proxy(service.host, service.port) as proxy:
+def proxy(redis_service: Service) -> Iterator[Proxy]:
+    with Proxy(redis_service.host, redis_service.port) as proxy:
         yield proxy
 
 
