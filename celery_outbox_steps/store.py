@@ -45,6 +45,16 @@ class Stats:
     """Failing tasks: task_name, rows, last_error."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Which dead letters are meant; by default all. Ages in seconds, by the database's clock."""
+
+    ids: Sequence[int] | None = None
+    task_name: str | None = None
+    older_than: float | None = None
+    newer_than: float | None = None
+
+
 class Store(Protocol):
     """One outbox table. Used by one thread; never shared between a process and its fork."""
 
@@ -85,16 +95,20 @@ class Store(Protocol):
     def stats(self, top: int = 10) -> Stats:
         """Everything `status` shows. For people: never called per batch."""
 
-    def replay(self, ids: Sequence[int] | None = None, *, task_name: str | None = None,
-               limit: int = 1000) -> int:
+    def count_dead_letters(self, which: DeadLetters) -> int:
+        """How many dead letters are meant."""
+
+    def replay(self, which: DeadLetters, limit: int = 1000) -> int:
         """Move up to `limit` dead letters back into the outbox, due now, retries at 0."""
+
+    def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
+        """Delete up to `limit` dead letters."""
+
+    def count_published(self, older_than: float) -> int:
+        """How many published rows are older than so many seconds."""
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
         """Delete up to `limit` published rows that are older than so many seconds."""
-
-    def purge_dead_letters(self, older_than: float, *, task_name: str | None = None,
-                           limit: int = 1000) -> int:
-        """Delete up to `limit` dead letters that are older than so many seconds."""
 
     def close(self) -> None:
         """Close the connection. The next use opens it again."""

@@ -26,7 +26,7 @@ from celery_outbox_steps.messages import (
     Receipt,
     Retry,
 )
-from celery_outbox_steps.store import Sample, Stats
+from celery_outbox_steps.store import DeadLetters, Sample, Stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -160,39 +160,54 @@ class MemoryStore:
                 top_failing=_top_failing(failing, top),
             )
 
-    def replay(self, ids: Sequence[int] | None = None, *, task_name: str | None = None,
-               limit: int = 1000) -> int:
+    def count_dead_letters(self, which: DeadLetters) -> int:
         with self._lock:
-            chosen = [
-                letter for letter in self.dead_letters.values()
-                if (ids is None or letter.id in ids)
-                and (task_name is None or letter.row.task_name == task_name)
-            ][:limit]
+            return len(self._chosen(which))
+
+    def replay(self, which: DeadLetters, limit: int = 1000) -> int:
+        with self._lock:
+            chosen = self._chosen(which)[:limit]
             for letter in chosen:
                 self._revive(letter)
             return len(chosen)
 
+    def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
+        with self._lock:
+            chosen = self._chosen(which)[:limit]
+            for letter in chosen:
+                del self.dead_letters[letter.id]
+            return len(chosen)
+
+    def count_published(self, older_than: float) -> int:
+        with self._lock:
+            return len(self._published(older_than))
+
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
         with self._lock:
-            before = self._clock() - older_than
-            old = [row.id for row in self.rows.values()
-                   if row.published_at is not None and row.published_at < before][:limit]
+            old = self._published(older_than)[:limit]
             for row_id in old:
                 del self.rows[row_id]
             return len(old)
 
-    def purge_dead_letters(self, older_than: float, *, task_name: str | None = None,
-                           limit: int = 1000) -> int:
-        with self._lock:
-            before = self._clock() - older_than
-            old = [letter.id for letter in self.dead_letters.values()
-                   if letter.dead_at < before and task_name in (None, letter.row.task_name)][:limit]
-            for letter_id in old:
-                del self.dead_letters[letter_id]
-            return len(old)
-
     def close(self) -> None:
         """Nothing to close: the rows stay."""
+
+    def _published(self, older_than: float) -> list[int]:
+        before = self._clock() - older_than
+        return [
+            row.id for row in self.rows.values()
+            if row.published_at is not None and row.published_at < before
+        ]
+
+    def _chosen(self, which: DeadLetters) -> list[MemoryDeadLetter]:
+        now = self._clock()
+        return [
+            letter for letter in self.dead_letters.values()
+            if (which.ids is None or letter.id in which.ids)
+            and which.task_name in (None, letter.row.task_name)
+            and (which.older_than is None or letter.dead_at < now - which.older_than)
+            and (which.newer_than is None or letter.dead_at >= now - which.newer_than)
+        ]
 
     def _settle(self, outcome: Outcome, relay_id: str) -> bool:
         for row in self._held([outcome.message.id], relay_id):

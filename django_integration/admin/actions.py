@@ -18,6 +18,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.db import connections, transaction
 from django.template.response import TemplateResponse
 
+from celery_outbox_steps.store import DeadLetters
 from django_integration.admin import states
 from django_integration.admin.paging import REACH
 from django_integration.models import CeleryOutbox, DatabaseNow
@@ -153,7 +154,7 @@ def _make_due(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:
 
 
 def _replay(alias: str, model: type[Any], ids: list[int]) -> None:  # noqa: ARG001
-    DjangoStore(alias, connection=connections[alias]).replay(ids, limit=len(ids))
+    DjangoStore(alias, connection=connections[alias]).replay(DeadLetters(ids), len(ids))
 
 
 def _delete(alias: str, model: type[Any], ids: list[int]) -> None:

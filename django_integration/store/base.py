@@ -38,14 +38,14 @@ from django_integration.store.mysql import MySQL
 from django_integration.store.postgresql import PostgreSQL
 from django_integration.store.session import Session
 from django_integration.store.sqlite import SQLite
-from django_integration.store.watermark import Watermark
+from django_integration.store.watermark import Start, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from celery_outbox_steps.store import Sample, Stats
+    from celery_outbox_steps.store import DeadLetters, Sample, Stats
 
 PAYLOAD = ClaimedMessage._fields.index("payload")
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": PostgreSQL, "mysql": MySQL, "sqlite": SQLite}
@@ -110,7 +110,7 @@ class DjangoStore:
             rows += self._claim(limit - len(rows), lease, relay_id, None)
         rows.sort(key=_by_due)
         if rows and self._dialect.watermark:
-            self._watermark.claimed(rows[-1][-1])
+            self._watermark.claimed(rows[0][-1], rows[-1][-1], len(rows))
         return [_message(row) for row in rows]
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
@@ -147,18 +147,20 @@ class DjangoStore:
     def stats(self, top: int = 10) -> Stats:
         return counts.stats(self._session, self._dialect, top)
 
-    def replay(self, ids: Sequence[int] | None = None, *, task_name: str | None = None,
-               limit: int = 1000) -> int:
-        return upkeep.replay(self._session, self._dialect, ids, task_name, limit)
+    def count_dead_letters(self, which: DeadLetters) -> int:
+        return upkeep.count_dead_letters(self._session, self._dialect, which)
+
+    def replay(self, which: DeadLetters, limit: int = 1000) -> int:
+        return upkeep.replay(self._session, self._dialect, which, limit)
+
+    def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
+        return upkeep.purge_dead_letters(self._session, self._dialect, which, limit)
+
+    def count_published(self, older_than: float) -> int:
+        return upkeep.count_published(self._session, self._dialect, older_than)
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
         return upkeep.purge_published(self._session, self._dialect, older_than, limit)
-
-    def purge_dead_letters(self, older_than: float, *, task_name: str | None = None,
-                           limit: int = 1000) -> int:
-        return upkeep.purge_dead_letters(
-            self._session, self._dialect, older_than, task_name, limit
-        )
 
     def close(self) -> None:
         self._session.close()
@@ -170,7 +172,7 @@ class DjangoStore:
         if self._notify and self._dialect.notifies:
             self._listener.begin(session, pooled=self._dialect.pooled)
 
-    def _claim(self, limit: int, lease: float, relay_id: str, start: Any) -> Rows:
+    def _claim(self, limit: int, lease: float, relay_id: str, start: Start | None) -> Rows:
         began = time.monotonic()
         rows = self._dialect.claim(self._session, limit, lease, relay_id, start)
         if start is None:

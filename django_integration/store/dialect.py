@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from django_integration.store.session import Session
+    from django_integration.store.watermark import Start
 
 Rows = list[tuple[Any, ...]]
 
@@ -38,7 +39,7 @@ class Dialect:
     position = "due_at"
     """The due time as the watermark keeps it."""
     above = ""
-    """`due_at` is not below the watermark, less a second for late commits: one parameter."""
+    """`due_at` is not below the `Start` of the watermark: two parameters."""
     hint = ""
     """Names the due index to an optimiser that may not find it."""
     by_id = ""
@@ -58,7 +59,7 @@ class Dialect:
     """Do deleted rows linger in the index, so that remembering where live ones begin pays?"""
 
     def claim(
-        self, session: Session, limit: int, lease: float, relay_id: str, start: Any
+        self, session: Session, limit: int, lease: float, relay_id: str, start: Start | None
     ) -> Rows:
         """Lease up to `limit` due rows: the columns of `ClaimedMessage`, then the position."""
         raise NotImplementedError
@@ -88,7 +89,7 @@ class Dialect:
         clean = text.replace("\x00", "\\x00")
         return clean.encode("utf-8", "backslashreplace").decode("utf-8")
 
-    def due(self, start: Any) -> tuple[str, list[Any]]:
+    def due(self, start: Start | None) -> tuple[str, list[Any]]:
         """The rows that a claim may take, from the watermark on: the predicate, its parameters."""
         sql = (
             f"due_at <= {self.now} AND (claimed_until IS NULL OR claimed_until < {self.now})"
@@ -96,7 +97,7 @@ class Dialect:
         )
         if start is None:
             return sql, [*SUPPORTED_VERSIONS]
-        return f"{self.above} AND {sql}", [start, *SUPPORTED_VERSIONS]
+        return f"{self.above} AND {sql}", [*start, *SUPPORTED_VERSIONS]
 
     @cached_property
     def columns(self) -> str:

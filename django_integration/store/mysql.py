@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from django_integration.store.session import Session
+    from django_integration.store.watermark import Start
 
 BEYOND_BMP = re.compile("[^\x00-\uffff]")
 
@@ -22,14 +23,14 @@ class MySQL(Dialect):
     later = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
     waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"
     left = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0"
-    above = "due_at >= %s - INTERVAL 1 SECOND"
+    above = "due_at >= %s - INTERVAL 1 SECOND AND due_at >= %s"
     hint = " FORCE INDEX (celery_outbox_due)"
     # A scan of a small table would wait for the rows that other relays hold: a deadlock.
     by_id = " FORCE INDEX (PRIMARY)"
     options = {"connect_timeout": 10}
 
     def claim(
-        self, session: Session, limit: int, lease: float, relay_id: str, start: Any
+        self, session: Session, limit: int, lease: float, relay_id: str, start: Start | None
     ) -> Rows:
         with session.transaction():
             rows = session.rows(*self.claim_statement(limit, start))
@@ -39,7 +40,7 @@ class MySQL(Dialect):
                 session.run(f"UPDATE {OUTBOX}{self.by_id} {lease_rows}", [relay_id, lease, *params])
         return rows
 
-    def claim_statement(self, limit: int, start: Any) -> tuple[str, list[Any]]:
+    def claim_statement(self, limit: int, start: Start | None) -> tuple[str, list[Any]]:
         due, params = self.due(start)
         sql = (
             f"SELECT {self.columns} FROM {OUTBOX}{self.hint} WHERE {due}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from django_integration.store.session import Session
+    from django_integration.store.watermark import Start
 
 # jit: where a switched-off plan is needed after all, its penalty would look worth compiling.
 PLANNER = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
@@ -32,7 +33,7 @@ class PostgreSQL(Dialect):
     waited = "extract(epoch from statement_timestamp() - created_at)::float8"
     left = "extract(epoch from claimed_until - statement_timestamp())::float8"
     position = "extract(epoch from due_at)::float8"
-    above = "due_at >= to_timestamp(%s - 1)"
+    above = "due_at >= to_timestamp(%s - 1) AND due_at >= to_timestamp(%s)"
     estimate = """
         SELECT c.reltuples * (1 - coalesce(s.null_frac, 0))
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -47,7 +48,7 @@ class PostgreSQL(Dialect):
     }
 
     def claim(
-        self, session: Session, limit: int, lease: float, relay_id: str, start: Any
+        self, session: Session, limit: int, lease: float, relay_id: str, start: Start | None
     ) -> Rows:
         statement = self.claim_statement(limit, lease, relay_id, start)
         if not self.pooled:
@@ -64,7 +65,7 @@ class PostgreSQL(Dialect):
             session.run(FOR_SESSION)
 
     def claim_statement(
-        self, limit: int, lease: float, relay_id: str, start: Any
+        self, limit: int, lease: float, relay_id: str, start: Start | None
     ) -> tuple[str, list[Any]]:
         """MATERIALIZED keeps the planner from running the SELECT twice, past the limit."""
         due, params = self.due(start)

@@ -9,6 +9,7 @@ from django_integration.store.dialect import OUTBOX, Dialect, Rows
 
 if TYPE_CHECKING:
     from django_integration.store.session import Session
+    from django_integration.store.watermark import Start
 
 OLDEST = (3, 35)
 
@@ -26,12 +27,12 @@ class SQLite(Dialect):
     watermark = False
 
     def claim(
-        self, session: Session, limit: int, lease: float, relay_id: str, start: Any
+        self, session: Session, limit: int, lease: float, relay_id: str, start: Start | None
     ) -> Rows:
         return session.rows(*self.claim_statement(limit, lease, relay_id, start))
 
     def claim_statement(
-        self, limit: int, lease: float, relay_id: str, start: Any
+        self, limit: int, lease: float, relay_id: str, start: Start | None
     ) -> tuple[str, list[Any]]:
         due, params = self.due(start)
         sql = (

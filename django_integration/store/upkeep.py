@@ -14,16 +14,21 @@ from django_integration.store.dialect import DEAD_LETTER, OUTBOX, Dialect, conte
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from celery_outbox_steps.store import DeadLetters
     from django_integration.store.session import Session
 
 PUBLISHED = "due_at IS NULL"
 
 
-def replay(
-    session: Session, dialect: Dialect, ids: Sequence[int] | None, task_name: str | None, limit: int
-) -> int:
+def count_dead_letters(session: Session, dialect: Dialect, which: DeadLetters) -> int:
+    """How many dead letters are meant."""
+    where, params = _chosen(dialect, which)
+    return int(session.rows(f"SELECT count(*) FROM {DEAD_LETTER} WHERE {where}", params)[0][0])
+
+
+def replay(session: Session, dialect: Dialect, which: DeadLetters, limit: int) -> int:
     """Move dead letters back into the outbox. A replayed row starts a new life, and ages anew."""
-    where, params = _chosen(dialect, ids, task_name)
+    where, params = _chosen(dialect, which)
     with session.transaction():
         found = session.rows(
             f"SELECT id FROM {DEAD_LETTER} WHERE {where} ORDER BY id LIMIT %s{dialect.skip_locked}",
@@ -32,36 +37,53 @@ def replay(
         return _revive(session, dialect, [row[0] for row in found])
 
 
+def purge_dead_letters(
+    session: Session, dialect: Dialect, which: DeadLetters, limit: int
+) -> int:
+    """Delete dead letters, the oldest first."""
+    where, params = _chosen(dialect, which)
+    found = session.rows(
+        f"SELECT id FROM {DEAD_LETTER} WHERE {where} ORDER BY dead_at, id LIMIT %s",
+        [*params, limit],
+    )
+    return _delete(session, dialect, DEAD_LETTER, [row[0] for row in found])
+
+
+def count_published(session: Session, dialect: Dialect, older_than: float) -> int:
+    """How many kept rows are old enough to go."""
+    sql = f"SELECT count(*) FROM {OUTBOX} WHERE {_old(dialect)}"
+    return int(session.rows(sql, [-older_than])[0][0])
+
+
 def purge_published(session: Session, dialect: Dialect, older_than: float, limit: int) -> int:
     """Delete kept rows; along the due index, where they stand together."""
     found = session.rows(
-        f"SELECT id FROM {OUTBOX}{dialect.hint} WHERE {PUBLISHED}"
-        f" AND published_at < {dialect.later} ORDER BY due_at, id LIMIT %s",
+        f"SELECT id FROM {OUTBOX}{dialect.hint} WHERE {_old(dialect)}"
+        " ORDER BY due_at, id LIMIT %s",
         [-older_than, limit],
     )
     return _delete(session, dialect, OUTBOX, [row[0] for row in found], PUBLISHED)
 
 
-def purge_dead_letters(
-    session: Session, dialect: Dialect, older_than: float, task_name: str | None, limit: int
-) -> int:
-    """Delete old dead letters, the oldest first."""
-    where, params = _chosen(dialect, None, task_name)
-    found = session.rows(
-        f"SELECT id FROM {DEAD_LETTER} WHERE {where} AND dead_at < {dialect.later}"
-        " ORDER BY dead_at, id LIMIT %s",
-        [*params, -older_than, limit],
-    )
-    return _delete(session, dialect, DEAD_LETTER, [row[0] for row in found])
+def _old(dialect: Dialect) -> str:
+    return f"{PUBLISHED} AND published_at < {dialect.later}"
 
 
-def _chosen(
-    dialect: Dialect, ids: Sequence[int] | None, task_name: str | None
-) -> tuple[str, list[Any]]:
-    where, params = ("1 = 1", []) if ids is None else _ids(dialect, ids)
-    if task_name is None:
-        return where, params
-    return f"{where} AND task_name = %s", [*params, task_name]
+def _chosen(dialect: Dialect, which: DeadLetters) -> tuple[str, list[Any]]:
+    """The predicate behind a `DeadLetters`, and its parameters."""
+    where, params = ("1 = 1", []) if which.ids is None else _ids(dialect, which.ids)
+    for condition, value in (
+        ("task_name = %s", which.task_name),
+        (f"dead_at < {dialect.later}", _past(which.older_than)),
+        (f"dead_at >= {dialect.later}", _past(which.newer_than)),
+    ):
+        if value is not None:
+            where, params = f"{where} AND {condition}", [*params, value]
+    return where, params
+
+
+def _past(seconds: float | None) -> float | None:
+    return None if seconds is None else -seconds
 
 
 def _ids(dialect: Dialect, ids: Sequence[int]) -> tuple[str, list[Any]]:

@@ -11,6 +11,7 @@ import pytest
 from django.db import connections, transaction
 
 from celery_outbox_steps.messages import Dead, Published
+from celery_outbox_steps.store import DeadLetters
 
 ROOT = Path(__file__).parents[2]
 LEASE = 300.0
@@ -61,7 +62,7 @@ class TestLentConnection:
             one, two = store.claim(10, LEASE, "me")
             assert store.settle([Published(one), Dead(two, "no")], "me") == 0
             assert len(database.dead_letters()) == 1
-            assert store.replay() == 1
+            assert store.replay(DeadLetters()) == 1
             transaction.set_rollback(True, using=database.alias)
         assert database.rows() == database.dead_letters() == []
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
+from celery_outbox_steps.store import DeadLetters
 
 # Far more than a test takes, so that real time never decides.
 STEP = 1000.0
@@ -110,7 +111,7 @@ class Relays(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 3))
     def replay(self, limit):
         known = set(self.rows)
-        assert self.store("a").replay(limit=limit) == min(limit, self.dead)
+        assert self.store("a").replay(DeadLetters(), limit) == min(limit, self.dead)
         for row in self.backend.rows():
             if row["id"] not in known:
                 self.rows[row["id"]] = Row(self.now)

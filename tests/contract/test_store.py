@@ -11,6 +11,7 @@ import pytest
 from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
+from celery_outbox_steps.store import DeadLetters
 from tests.helpers import wait_for
 
 LEASE = 300.0
@@ -264,21 +265,21 @@ class TestReplayAndPurge:
 
     def test_replay_makes_dead_letters_due_with_no_retries(self, backend):
         self.bury(backend, task_id="abc", args="[7]", retries=5)
-        assert backend.store().replay() == 1
+        assert backend.store().replay(DeadLetters()) == 1
         assert backend.dead_letters() == []
         message = only(backend.store().claim(10, LEASE, "me"))
         assert (message.task_id, message.args, message.retries) == ("abc", "[7]", 0)
 
     def test_replay_takes_the_named_ones(self, backend):
         first, second, third = self.bury(backend, 3)
-        assert backend.store().replay([first, third]) == 2
+        assert backend.store().replay(DeadLetters([first, third])) == 2
         assert [letter["id"] for letter in backend.dead_letters()] == [second]
-        assert backend.store().replay([]) == 0
+        assert backend.store().replay(DeadLetters([])) == 0
 
     def test_replay_by_task_and_limit(self, backend):
         self.bury(backend, 3, task_name="a")
         self.bury(backend, 1, task_name="b")
-        assert backend.store().replay(task_name="a", limit=2) == 2
+        assert backend.store().replay(DeadLetters(task_name="a"), 2) == 2
         assert sorted(letter["task_name"] for letter in backend.dead_letters()) == ["a", "b"]
 
     def test_concurrent_replays_never_replay_twice(self, backend):
@@ -287,12 +288,21 @@ class TestReplayAndPurge:
         def replay(_):
             store, replayed = backend.store(), 0
             while backend.dead_letters():
-                replayed += store.replay(limit=7)
+                replayed += store.replay(DeadLetters(), 7)
             return replayed
 
         with ThreadPoolExecutor(3) as pool:
             assert sum(pool.map(replay, range(3))) == 60
         assert len(backend.rows()) == 60
+
+    def test_replay_takes_a_range_of_time(self, backend):
+        self.bury(backend, 1, task_name="old")
+        backend.pass_time(100)
+        self.bury(backend, 1, task_name="middle")
+        backend.pass_time(100)
+        self.bury(backend, 1, task_name="new")
+        assert backend.store().replay(DeadLetters(older_than=50, newer_than=150)) == 1
+        assert [row["task_name"] for row in backend.rows()] == ["middle"]
 
     def test_purge_removes_old_published_rows_in_chunks(self, backend):
         store = backend.store(retention=3600)
@@ -302,6 +312,7 @@ class TestReplayAndPurge:
         backend.add(1)
         store.settle([Published(m) for m in backend.store().claim(10, LEASE, "me")], "me")
         waiting = backend.add(1)
+        assert store.count_published(50) == 5
         assert [store.purge_published(50, limit=2) for _ in range(4)] == [2, 2, 1, 0]
         assert len(backend.rows()) == 2
         assert backend.rows()[-1]["id"] == waiting[0]
@@ -312,7 +323,9 @@ class TestReplayAndPurge:
         backend.pass_time(100)
         self.bury(backend, 1, task_name="a")
         store = backend.store()
-        assert [store.purge_dead_letters(50, task_name="a", limit=2) for _ in range(3)] == [2, 1, 0]
+        old = DeadLetters(task_name="a", older_than=50)
+        assert store.count_dead_letters(old) == 3
+        assert [store.purge_dead_letters(old, 2) for _ in range(3)] == [2, 1, 0]
         assert sorted(letter["task_name"] for letter in backend.dead_letters()) == ["a", "b"]
 
 

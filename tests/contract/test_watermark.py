@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from django_integration.store.watermark import COST, Watermark
+from django_integration.store.watermark import COST, REACH, Start, Watermark
 
 
 def looked(seconds: float) -> Watermark:
     watermark = Watermark()
     watermark.looked(100.0, 100.0 + seconds)
-    watermark.claimed("position")
+    watermark.claimed(10, 20, 5)
     return watermark
 
 
@@ -23,7 +23,7 @@ def test_without_a_claimed_row_there_is_nothing_to_remember():
 
 
 def test_the_next_claim_begins_where_the_last_one_ended():
-    assert looked(1.0).start(101.5) == "position"
+    assert looked(1.0).start(101.5) == Start(last=20, earliest=10)
 
 
 def test_a_full_look_comes_again_after_its_price_was_earned():
@@ -37,10 +37,20 @@ def test_a_cheap_look_may_come_soon_again():
     assert looked(0.001).start(100.1) is None
 
 
-def test_the_position_may_go_back_where_older_rows_were_found():
+def test_it_reaches_back_behind_the_last_rows_and_no_further():
     watermark = looked(1.0)
-    watermark.claimed("an older position")
-    assert watermark.start(102.0) == "an older position"
+    watermark.claimed(20, 30, REACH - 1)
+    assert watermark.start(102.0) == Start(last=30, earliest=10)
+    watermark.claimed(30, 40, 1)
+    assert watermark.start(102.0) == Start(last=40, earliest=20)
+    watermark.claimed(40, 50, REACH)
+    assert watermark.start(102.0) == Start(last=50, earliest=40)
+
+
+def test_it_goes_back_where_older_rows_were_found():
+    watermark = looked(1.0)
+    watermark.claimed(3, 4, 5)
+    assert watermark.start(102.0) == Start(last=4, earliest=3)
 
 
 def test_full_looks_take_about_a_twentieth_of_the_time():
@@ -51,5 +61,5 @@ def test_full_looks_take_about_a_twentieth_of_the_time():
             watermark.looked(now, now + cost)
             spent += cost
         now += cost
-        watermark.claimed(now)
+        watermark.claimed(now, now, 1)
     assert spent / now < 0.06

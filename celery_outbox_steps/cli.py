@@ -1,0 +1,199 @@
+"""`celery -A proj outbox status | drain | replay | purge`.
+
+Loaded by every `celery` command through the entry point `celery.commands`, so it imports nothing
+heavy before one of its own commands runs. The work is done in `celery_outbox_steps.operate`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+from celery.bin.base import CeleryCommand, handle_preload_options
+
+from celery_outbox_steps.errors import OutboxError
+
+
+class OutboxCommand(CeleryCommand):  # type: ignore[misc]
+    """Turns what the outbox can't do into one line and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OutboxError as exc:
+            raise click.ClickException(str(exc)) from exc
+
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines: one JSON document.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+TASK_NAME = click.option("--task-name", help="Only dead letters of this task.")
+MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
+
+
+@click.group(name="outbox")
+@click.pass_context
+@handle_preload_options
+def outbox(ctx: click.Context) -> None:
+    """Look at the transactional outbox, and help it along."""
+    ctx.obj.app.loader.import_default_modules()  # sets up Django where the app belongs to a project
+
+
+@outbox.command(cls=OutboxCommand)
+@click.option("--top", default=10, show_default=True, help="How many failing tasks to name.")
+@AS_JSON
+@click.pass_context
+def status(ctx: click.Context, top: int, *, as_json: bool) -> None:
+    """Show what waits, what fails and who holds it."""
+    from celery_outbox_steps import operate
+
+    found = operate.status(ctx.obj.app, top)
+    if as_json:
+        click.echo(json.dumps(found, default=str))
+    else:
+        click.echo("\n\n".join(describe(each) for each in found))
+
+
+@outbox.command(cls=OutboxCommand)
+@AS_JSON
+@click.pass_context
+def drain(ctx: click.Context, *, as_json: bool) -> None:
+    """Publish everything that is due, from this process, without a worker."""
+    from celery_outbox_steps import operate
+
+    due = sum(each["depth"] for each in operate.status(ctx.obj.app, 0))
+    result = _with_bar("Draining", due, as_json, lambda on: operate.drain(ctx.obj.app, on))
+    done = {"published": result.published, "failed": result.retried, "dead": result.dead}
+    _say(done, as_json, "{published} published, {failed} to be tried again, {dead} dead letters")
+
+
+@outbox.command(cls=OutboxCommand)
+@click.argument("ids", nargs=-1, type=int)
+@TASK_NAME
+@click.option("--since", type=MOMENT, help="Only those that died at or after this time (UTC).")
+@click.option("--until", type=MOMENT, help="Only those that died before this time (UTC).")
+@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+@DRY_RUN
+@AS_JSON
+@click.pass_context
+def replay(
+    ctx: click.Context,
+    ids: tuple[int, ...],
+    task_name: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    *,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Move dead letters back into the outbox: by id, by task name, by time, or --all."""
+    from celery_outbox_steps import operate
+    from celery_outbox_steps.store import DeadLetters
+
+    if not (ids or task_name or since or until or everything):
+        raise click.UsageError(
+            "Say which dead letters: ids, --task-name, --since, --until or --all."
+        )
+    which = DeadLetters(ids or None, task_name, _ago(until), _ago(since))
+    count = operate.count_dead_letters(ctx.obj.app, which)
+    if not dry_run:
+        count = _with_bar(
+            "Replaying", count, as_json, lambda on: operate.replay(ctx.obj.app, which, on)
+        )
+    _say(
+        {"replayed": 0 if dry_run else count, "matching": count},
+        as_json,
+        "{matching} dead letters would be replayed" if dry_run else "{replayed} replayed",
+    )
+
+
+@outbox.command(cls=OutboxCommand)
+@click.option(
+    "--published-older-than",
+    type=float,
+    metavar="SECONDS",
+    help="Default: the setting CELERY_OUTBOX_RETENTION.",
+)
+@click.option(
+    "--dead-older-than",
+    type=float,
+    metavar="SECONDS",
+    help="Default: the setting CELERY_OUTBOX_DLQ_RETENTION.",
+)
+@TASK_NAME
+@DRY_RUN
+@AS_JSON
+@click.pass_context
+def purge(
+    ctx: click.Context,
+    published_older_than: float | None,
+    dead_older_than: float | None,
+    task_name: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete old published rows and old dead letters."""
+    from celery_outbox_steps import operate
+
+    plan = operate.purge_plan(ctx.obj.app, published_older_than, dead_older_than, task_name)
+    if plan.is_empty:
+        raise click.UsageError(
+            "Nothing to purge: give --published-older-than or --dead-older-than, or set "
+            "CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION."
+        )
+    counts = operate.count_purgeable(ctx.obj.app, plan)
+    if not dry_run:
+        counts = _with_bar(
+            "Purging",
+            sum(counts.values()),
+            as_json,
+            lambda on: operate.purge(ctx.obj.app, plan, on),
+        )
+    words = "would be deleted" if dry_run else "deleted"
+    _say(counts, as_json, f"{{published}} published rows and {{dead_letters}} dead letters {words}")
+
+
+def describe(found: dict[str, Any]) -> str:
+    """A database's outbox as text for people."""
+    more = "+" if found["capped"] else ""
+    lines = [
+        f"database {found['database']}",
+        f"  waiting        {found['depth']}{more}",
+        f"  in flight      {found['in_flight']}{more}",
+        f"  failing        {found['failing']}{more}",
+        f"  dead letters   {found['dead_letters']}{more}",
+        f"  kept           {found['published']}{more}",
+        f"  oldest         {found['oldest_pending_seconds']:.1f} s",
+    ]
+    lines += [
+        f"  held by        {each['relay']}: {each['rows']} rows, lease ends in "
+        f"{each['seconds_left']:.0f} s"
+        for each in found["relays"]
+    ]
+    lines += [
+        f"  failing task   {each['task_name']}: {each['rows']} rows, {each['last_error']}"
+        for each in found["top_failing"]
+    ]
+    return "\n".join(lines)
+
+
+def _ago(moment: datetime | None) -> float | None:
+    if moment is None:
+        return None
+    return (datetime.now(timezone.utc) - moment.replace(tzinfo=timezone.utc)).total_seconds()
+
+
+def _with_bar(label: str, length: int, quiet: bool, work: Callable[[Any], Any]) -> Any:  # noqa: FBT001
+    """Run with a progress bar where a person waits, and without one for a machine."""
+    if quiet:
+        return work(lambda _: None)
+    with click.progressbar(length=length, label=label) as bar:
+        return work(bar.update)
+
+
+def _say(fields: dict[str, int], as_json: bool, text: str) -> None:  # noqa: FBT001
+    click.echo(json.dumps(fields) if as_json else text.format(**fields))

@@ -1,0 +1,186 @@
+"""What people do with an outbox: look at it, drain it, replay and purge dead letters.
+
+The one core behind `celery outbox …`, the management commands, the admin and the purge task. Works
+on any Store, in chunks, and reports progress to whoever is waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from celery.utils.imports import symbol_by_name
+
+from celery_outbox_steps.config import RelayConfig, read
+from celery_outbox_steps.errors import ConfigurationError, OutboxError
+from celery_outbox_steps.messages import BatchResult
+from celery_outbox_steps.publishers import publisher_for
+from celery_outbox_steps.relay import Relay
+from celery_outbox_steps.store import DeadLetters, Store
+
+CHUNK = 1000
+
+Progress = Callable[[int], None]
+"""Told how many more are done."""
+
+
+def nobody(_: int) -> None:
+    """Nobody is waiting."""
+
+
+def load_stores(app: Any) -> list[Store]:
+    """The Stores that the app is configured with."""
+    path = read(app.conf, "store")
+    try:
+        factory = symbol_by_name(path)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigurationError(
+            f"CELERY_OUTBOX_STORE = {path!r} can't be imported: {exc}. It names a function that "
+            'takes the app and returns a list of Stores, like "django_integration.store:stores".'
+        ) from exc
+    stores: list[Store] = factory(app)
+    return stores
+
+
+def new_relay_id() -> str:
+    """Who holds a row: host, process, and enough chance to tell two relays of a process apart."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+def status(app: Any, top: int = 10) -> list[dict[str, Any]]:
+    """What each outbox holds."""
+    found = []
+    for store in load_stores(app):
+        with _closing(store):
+            found.append({"database": store.name, **asdict(store.stats(top))})
+    return found
+
+
+def drain(app: Any, progress: Progress = nobody) -> BatchResult:
+    """Publish everything that is due, from this process.
+
+    Stops with an `OutboxError` when the broker is away: the rows stay where they are.
+    """
+    total = BatchResult()
+    for store in load_stores(app):
+        for result in _drain(app, store):
+            total = _sum(total, result)
+            progress(result.claimed)
+            if result.outage:
+                raise OutboxError(f"The broker is not available: {result.outage}")
+    return total
+
+
+def replay(app: Any, which: DeadLetters, progress: Progress = nobody) -> int:
+    """Move dead letters back into the outbox."""
+    return _in_chunks(app, lambda store: store.replay(which, CHUNK), progress)
+
+
+@dataclass(frozen=True, slots=True)
+class PurgePlan:
+    """What a purge deletes. None: nothing of that kind."""
+
+    published_older_than: float | None = None
+    dead_letters: DeadLetters | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.published_older_than is None and self.dead_letters is None
+
+
+def purge_plan(
+    app: Any,
+    published_older_than: float | None = None,
+    dead_older_than: float | None = None,
+    task_name: str | None = None,
+) -> PurgePlan:
+    """The plan; what is not given comes from the settings `retention` and `dlq_retention`."""
+    published = _given_or_set(app, published_older_than, "retention")
+    dead = _given_or_set(app, dead_older_than, "dlq_retention")
+    return PurgePlan(
+        published, None if dead is None else DeadLetters(task_name=task_name, older_than=dead)
+    )
+
+
+def purge(app: Any, plan: PurgePlan, progress: Progress = nobody) -> dict[str, int]:
+    """Delete what the plan names, in chunks; how many rows of each kind."""
+    return {
+        "published": _in_chunks(app, partial(_purge_published, plan), progress),
+        "dead_letters": _in_chunks(app, partial(_purge_dead_letters, plan), progress),
+    }
+
+
+def count_purgeable(app: Any, plan: PurgePlan) -> dict[str, int]:
+    """How many rows of each kind a purge would delete."""
+    age, dead = plan.published_older_than, plan.dead_letters
+    return {
+        "published": 0 if age is None else _sum_of(app, lambda each: each.count_published(age)),
+        "dead_letters": 0 if dead is None else count_dead_letters(app, dead),
+    }
+
+
+def count_dead_letters(app: Any, which: DeadLetters) -> int:
+    """How many dead letters are meant: for progress bars and dry runs."""
+    return _sum_of(app, lambda store: store.count_dead_letters(which))
+
+
+def _given_or_set(app: Any, given: float | None, name: str) -> float | None:
+    value: float | None = read(app.conf, name) if given is None else given
+    return value
+
+
+def _purge_published(plan: PurgePlan, store: Store) -> int:
+    age = plan.published_older_than
+    return 0 if age is None else store.purge_published(age, CHUNK)
+
+
+def _purge_dead_letters(plan: PurgePlan, store: Store) -> int:
+    return 0 if plan.dead_letters is None else store.purge_dead_letters(plan.dead_letters, CHUNK)
+
+
+def _drain(app: Any, store: Store) -> Iterator[BatchResult]:
+    config = RelayConfig.from_app(app)
+    publisher = publisher_for(app, config.declare)
+    relay = Relay(app, store, publisher, config, new_relay_id())
+    try:
+        while (result := relay.run_once()).claimed:
+            yield result
+    finally:
+        relay.close()
+
+
+def _sum(one: BatchResult, other: BatchResult) -> BatchResult:
+    names = ("claimed", "published", "retried", "dead", "deferred", "released", "fenced")
+    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in names})
+
+
+def _in_chunks(app: Any, step: Callable[[Store], int], progress: Progress) -> int:
+    total = 0
+    for store in load_stores(app):
+        with _closing(store):
+            while done := step(store):
+                total += done
+                progress(done)
+    return total
+
+
+def _sum_of(app: Any, count: Callable[[Store], int]) -> int:
+    total = 0
+    for store in load_stores(app):
+        with _closing(store):
+            total += count(store)
+    return total
+
+
+@contextmanager
+def _closing(store: Store) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        store.close()

@@ -1,0 +1,34 @@
+"""What the management commands share: the app they mean, progress bars, and plain errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from django.core.management.base import BaseCommand, CommandError
+
+from celery_outbox_steps.errors import OutboxError
+from django_integration.conf import celery_app
+
+
+class OutboxCommand(BaseCommand):
+    """Turns an `OutboxError` into one line and an exit status. Subclasses implement `run`."""
+
+    requires_system_checks: Any = []  # an operator at 3 a.m. must not be stopped by a lint
+
+    def handle(self, *_: Any, **options: Any) -> str | None:
+        try:
+            return self.run(celery_app(), options)
+        except OutboxError as exc:
+            raise CommandError(str(exc)) from exc
+
+    def run(self, app: Any, options: dict[str, Any]) -> str | None:
+        raise NotImplementedError
+
+    def with_bar(
+        self, label: str, length: int, work: Callable[[Callable[[int], None]], Any]
+    ) -> Any:
+        """Run with a progress bar where a person waits."""
+        with click.progressbar(length=length, label=label, file=self.stdout) as bar:  # type: ignore[var-annotated]
+            return work(bar.update)
