@@ -15,7 +15,6 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from celery import Celery, signals
-from celery._state import task_join_will_block
 from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 
@@ -23,6 +22,7 @@ from celery_outbox_steps.options import install
 from django_integration.capture import CapturingProducer
 from django_integration.conf import django_settings
 from django_integration.registry import OutboxTaskRegistry, is_direct, set_directly
+from django_integration.results import stay_offline
 
 _SEND_TASK = inspect.signature(Celery.send_task)
 _NAME_ARGS_KWARGS = 3
@@ -86,10 +86,9 @@ class OutboxCelery(Celery):  # type: ignore[misc]
 
     @property
     def backend(self) -> Any:
-        """As Celery's, but a captured message makes it neither connect nor subscribe."""
+        """As Celery's, but a call makes it neither connect nor subscribe."""
         backend = super().backend
-        if "on_task_call" not in vars(backend):
-            backend.on_task_call = _unless_captured(backend)
+        stay_offline(backend)
         return backend
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -121,21 +120,3 @@ class OutboxCelery(Celery):  # type: ignore[misc]
 
     def _on_beat(self, sender: Any = None, **_: Any) -> None:
         self.outbox.in_beat = True
-
-
-def _unless_captured(backend: Any) -> Any:
-    """The backend's own `on_task_call`, but not for a message that is only captured.
-
-    The rpc backend would declare its reply queue; the relay does that, before it publishes.
-    """
-    original = backend.on_task_call
-
-    @functools.wraps(original)
-    def on_task_call(producer: Any, task_id: str) -> Any:
-        if not isinstance(producer, CapturingProducer):
-            return original(producer, task_id)
-        if hasattr(backend, "binding") and not task_join_will_block():
-            producer.also_declare(backend.binding)
-        return None
-
-    return on_task_call
