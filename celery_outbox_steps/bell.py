@@ -6,7 +6,10 @@ the commit. In a process without a relay, ringing is a dictionary look-up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _relays: dict[str, set[Callable[[], None]]] = {}
 

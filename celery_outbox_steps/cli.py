@@ -7,14 +7,16 @@ heavy before one of its own commands runs. The work is done in `celery_outbox_st
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_outbox_steps.errors import OutboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class OutboxCommand(CeleryCommand):  # type: ignore[misc]
@@ -35,7 +37,7 @@ MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 
 @click.group(name="outbox")
 @click.pass_context
-@handle_preload_options
+@handle_preload_options  # type: ignore[untyped-decorator]
 def outbox(ctx: click.Context) -> None:
     """Look at the transactional outbox, and help it along."""
     ctx.obj.app.loader.import_default_modules()  # sets up Django where the app belongs to a project
@@ -187,7 +189,7 @@ def _ago(moment: datetime | None) -> float | None:
     return (datetime.now(timezone.utc) - moment.replace(tzinfo=timezone.utc)).total_seconds()
 
 
-def _with_bar(label: str, length: int, quiet: bool, work: Callable[[Any], Any]) -> Any:  # noqa: FBT001
+def _with_bar(label: str, length: int, quiet: bool, work: Callable[[Any], Any]) -> Any:
     """Run with a progress bar where a person waits, and without one for a machine."""
     if quiet:
         return work(lambda _: None)
@@ -195,5 +197,5 @@ def _with_bar(label: str, length: int, quiet: bool, work: Callable[[Any], Any]) 
         return work(bar.update)
 
 
-def _say(fields: dict[str, int], as_json: bool, text: str) -> None:  # noqa: FBT001
+def _say(fields: dict[str, int], as_json: bool, text: str) -> None:
     click.echo(json.dumps(fields) if as_json else text.format(**fields))

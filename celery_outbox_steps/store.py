@@ -8,11 +8,13 @@ every implementation; `celery_outbox_steps.testing.MemoryStore` is the twin with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_outbox_steps.messages import ClaimedMessage, Outcome
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_outbox_steps.messages import ClaimedMessage, Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 from django.core.management.base import BaseCommand, CommandError
 
 from celery_outbox_steps.errors import OutboxError
 from django_integration.conf import celery_app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class OutboxCommand(BaseCommand):
@@ -30,5 +32,5 @@ class OutboxCommand(BaseCommand):
         self, label: str, length: int, work: Callable[[Callable[[int], None]], Any]
     ) -> Any:
         """Run with a progress bar where a person waits."""
-        with click.progressbar(length=length, label=label, file=self.stdout) as bar:  # type: ignore[var-annotated]
+        with click.progressbar(length=length, label=label, file=cast("TextIO", self.stdout)) as bar:
             return work(bar.update)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
 from celery_outbox_steps import operate
 from django_integration.management.base import OutboxCommand
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
 
 class Command(OutboxCommand):

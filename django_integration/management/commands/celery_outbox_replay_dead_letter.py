@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 from django.utils import timezone
@@ -14,11 +13,14 @@ from celery_outbox_steps import operate
 from celery_outbox_steps.store import DeadLetters
 from django_integration.management.base import OutboxCommand
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
 
 def moment(text: str) -> datetime:
     """A point in time; without a zone it is in the project's TIME_ZONE."""
     day = parse_date(text)
-    found = datetime(day.year, day.month, day.day) if day else parse_datetime(text)  # noqa: DTZ001
+    found = datetime(day.year, day.month, day.day) if day else parse_datetime(text)
     if found is None:
         raise ValueError(text)
     return timezone.make_aware(found) if timezone.is_naive(found) else found

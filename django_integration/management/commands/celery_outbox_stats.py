@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from argparse import ArgumentParser
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps import operate
 from celery_outbox_steps.cli import describe
 from django_integration.management.base import OutboxCommand
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
 
 class Command(OutboxCommand):
