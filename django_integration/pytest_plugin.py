@@ -19,11 +19,28 @@ if TYPE_CHECKING:
     from django_integration.testing import Drain, FakeRelay, Outbox, TaskSent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-django prepares a database only for tests that ask for one before they start."""
+    with_django = config.pluginmanager.hasplugin("django")
+    chosen = _FromPytestDjango() if with_django else _FromTheProject()
+    config.pluginmanager.register(chosen, "celery_outbox_database")
+
+
+class _FromPytestDjango:
+    @pytest.fixture
+    def _outbox_database(self, db: None) -> None:
+        """pytest-django opens and rolls back."""
+
+
+class _FromTheProject:
+    @pytest.fixture
+    def _outbox_database(self) -> None:
+        """The project sees to its database itself."""
+
+
 @pytest.fixture
-def outbox(request: pytest.FixtureRequest) -> Outbox:
+def outbox(_outbox_database: None) -> Outbox:
     """The calls that this test has stored and nobody has relayed yet, in order."""
-    if request.config.pluginmanager.hasplugin("django"):  # pytest-django: asks for a database
-        request.getfixturevalue("db")
     from django_integration.testing import Outbox
 
     return Outbox()

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from celery import current_app
-from django.db import close_old_connections
+from django.db import connections
 from django.dispatch import Signal
 
 from celery_outbox_steps.config import read
@@ -43,8 +43,7 @@ def emit_settled(outcomes: Sequence[Outcome], sender: Any = None) -> None:
     """Tell the receivers what became of a batch, once that is committed."""
     told = [tell(outcomes, sender) for tell in (_tell_sent, _tell_failed, _tell_dead)]
     if any(told):
-        # The relay's thread has no requests, whose end would close what a receiver has opened.
-        close_old_connections()
+        _close_old_connections()
 
 
 def emit(signal: Signal, sender: Any, **arguments: Any) -> None:
@@ -56,6 +55,16 @@ def emit(signal: Signal, sender: Any, **arguments: Any) -> None:
     for receiver, answer in answers:
         if isinstance(answer, Exception):
             _complain(receiver, answer)
+
+
+def _close_old_connections() -> None:
+    """The relay's thread has no requests, whose end would close what a receiver has opened.
+
+    Not Django's own function: that one also closes what a test's transaction is running on.
+    """
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def _complain(receiver: Any, error: Exception) -> None:

@@ -76,7 +76,6 @@ def _request(call: Call) -> dict[str, Any]:
         **call.embed,
         "is_eager": True,
         "delivery_info": {
-            "is_eager": True,
             "exchange": message.exchange,
             "routing_key": message.routing_key,
             "priority": call.priority,

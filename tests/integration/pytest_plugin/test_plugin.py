@@ -1,0 +1,233 @@
+"""The plugin in a project of its own, in a process of its own: the docs page, run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.pytest_plugin.conftest import snippets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_every_snippet_of_the_page_works(run: Callable[..., pytest.RunResult]) -> None:
+    tests = sum(len(re.findall(r"^def test_", text, re.MULTILINE)) for text in snippets().values())
+    assert tests >= 12
+    run().assert_outcomes(passed=tests)
+
+
+def test_the_failure_says_what_was_sent_instead(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    (project.path / "test_failing.py").write_text(
+        """
+from shop.checkout import pay
+
+
+def test_other_arguments(assert_task_sent):
+    pay(5)
+    assert_task_sent("shop.tasks.ship_order", args=[7])
+
+
+def test_nothing(assert_task_sent):
+    assert_task_sent("shop.tasks.ship_order")
+
+
+def test_too_often(assert_task_sent):
+    pay(5)
+    pay(5)
+    assert_task_sent("shop.tasks.ship_order", count=1)
+"""
+    )
+    result = run("test_failing.py")
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: shop.tasks.ship_order with args=[[]7[]] was not sent. Sent in *:",
+            "E*1. shop.tasks.ship_order(5, express=True) to queue shipping, eta *",
+            "E*AssertionError: shop.tasks.ship_order was not sent. No task was sent in this test.*",
+            "E*AssertionError: shop.tasks.ship_order was sent 2 times. Sent in this test:",
+        ]
+    )
+    assert "django_integration/testing" not in result.stdout.str()  # hidden from the traceback
+
+
+def test_rows_of_another_test_are_not_seen(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    (project.path / "test_apart.py").write_text(
+        """
+import pytest
+from django.db import transaction
+
+from shop.tasks import send_receipt
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup, django_db_blocker):
+    with django_db_blocker.unblock(), transaction.atomic():
+        send_receipt.delay(1)
+
+
+def test_committed_before(outbox, drain_outbox, fake_relay):
+    assert not outbox
+    assert drain_outbox() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_real_commits(outbox, drain_outbox):
+    with transaction.atomic():
+        send_receipt.delay(2)
+    assert [call.args for call in outbox] == [[2]]
+    assert drain_outbox()[0].get() == "receipt for 2"
+"""
+    )
+    run("test_apart.py").assert_outcomes(passed=2)
+
+
+def test_tasks_that_retry_link_and_repeat(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    (project.path / "shop/tasks.py").write_text(
+        """
+from celery import shared_task
+
+
+@shared_task(bind=True, max_retries=3)
+def flaky(self):
+    if self.request.retries < 2:
+        raise self.retry(countdown=1000)
+    return self.request.retries
+
+
+@shared_task
+def forever():
+    forever.delay()
+
+
+@shared_task
+def note(*args):
+    return list(args)
+
+
+@shared_task(bind=True)
+def who(self):
+    return self.request.id, self.request.root_id, self.request.delivery_info["routing_key"]
+
+
+@shared_task
+def sorry(task_id):
+    return task_id
+
+
+@shared_task
+def broken():
+    raise LookupError("broken")
+"""
+    )
+    (project.path / "test_tasks.py").write_text(
+        """
+import pytest
+
+from proj.celery import app
+from shop import tasks
+
+
+def test_a_retry_runs_at_once(drain_outbox):
+    tasks.flaky.delay()
+    assert drain_outbox()[0].get() == 2
+
+
+def test_a_task_that_calls_itself_is_found_out(drain_outbox):
+    tasks.forever.delay()
+    with pytest.raises(RuntimeError, match="Does a task call itself"):
+        drain_outbox(limit=20)
+
+
+def test_links_and_errbacks(drain_outbox, outbox):
+    tasks.note.apply_async([1], link=tasks.note.s(2))
+    failing = tasks.broken.apply_async(link_error=tasks.sorry.s())
+    results = drain_outbox(propagate=False)
+    assert [result.state for result in results] == ["SUCCESS", "FAILURE", "SUCCESS", "SUCCESS"]
+    assert results[2].get() == [[1], 2]
+    assert results[3].get() == failing.id
+
+
+def test_the_request_is_the_messages(drain_outbox):
+    result = tasks.who.apply_async(queue="other")
+    assert drain_outbox()[0].get() == (result.id, result.id, "other")
+
+
+def test_groups(drain_outbox):
+    from celery import group
+
+    group(tasks.note.s(number) for number in range(3)).delay()
+    assert [result.get() for result in drain_outbox()] == [[0], [1], [2]]
+
+
+def test_a_task_of_somebody_else(drain_outbox, fake_relay, outbox):
+    app.send_task("elsewhere.task", ["x"])
+    with pytest.raises(LookupError, match="elsewhere.task is not registered"):
+        drain_outbox()
+    fake_relay.run()
+    assert fake_relay.published[0].args == ["x"]
+
+
+@pytest.mark.parametrize("options", [
+    {"serializer": "pickle"}, {"serializer": "yaml"}, {"compression": "gzip"}, {"priority": 3},
+    {"headers": {"tenant": "a"}}, {"expires": 60},
+])
+def test_whatever_the_message_is_made_of(outbox, assert_task_sent, options):
+    tasks.note.apply_async([1, (2, 3)], **options)
+    call = assert_task_sent(tasks.note, args=(1, [2, 3]), kwargs={})
+    assert call.priority == options.get("priority", call.priority)
+    assert call.headers.get("tenant") == options.get("headers", {}).get("tenant")
+    assert (call.expires is not None) == ("expires" in options)
+"""
+    )
+    run("test_tasks.py").assert_outcomes(passed=12)
+
+
+@pytest.mark.postgresql
+def test_on_postgresql_inside_of_the_tests_transaction(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    from tests.proj.settings import database_settings
+
+    settings = database_settings("postgresql") | {"NAME": "outbox_plugin"}
+    with (project.path / "proj/settings.py").open("a") as file:
+        file.write(f"DATABASES = {{'default': {settings!r}}}\n")
+    result = run("--create-db")
+    tests = sum(text.count("\ndef test_") for text in snippets().values())
+    result.assert_outcomes(passed=tests)
+
+
+def test_who_does_not_use_it_does_not_even_import_django(project: pytest.Pytester) -> None:
+    """Every pytest run of the environment loads the plugin, so it must be next to nothing."""
+    (project.path / "test_plain.py").write_text(
+        """
+import sys
+
+
+def test_plain(request):
+    assert request.config.pluginmanager.hasplugin("celery_outbox")
+    assert "django_integration.pytest_plugin" in sys.modules
+    heavy = {"django", "celery", "kombu", "celery_outbox_steps", "django_integration.testing"}
+    assert heavy & set(sys.modules) == set()
+"""
+    )
+    (project.path / "pytest.ini").unlink()
+    others = [f"-pno:{name}" for name in ("django", "celery", "pytest_celery", "celery.contrib")]
+    result = project.runpytest_subprocess(*others, "test_plain.py")
+    result.assert_outcomes(passed=1)
+
+
+def test_the_import_alone_is_as_light() -> None:
+    code = "import sys, django_integration.pytest_plugin; print('django' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
