@@ -16,6 +16,7 @@ from kombu import Queue
 from kombu.transport.pyamqp import Channel
 
 from celery_outbox_steps.errors import Nacked, Unroutable
+from celery_outbox_steps.publishers.frames import as_amqp
 
 if TYPE_CHECKING:
     from celery_outbox_steps.messages import Message
@@ -66,6 +67,11 @@ class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hint
         """Count a message that is about to be written: tags are the broker's count of them."""
         self._last_tag += 1
         self.pending[self._last_tag] = delivery
+
+    def write(self, message: Message, *, mandatory: bool) -> None:
+        """Leave it all to py-amqp: the slow way, for a transport that we don't know."""
+        content = as_amqp(message)
+        self._basic_publish(content, message.exchange, message.routing_key, mandatory=mandatory)
 
     def _on_basic_ack(self, delivery_tag: int, multiple: bool) -> None:  # noqa: FBT001
         for delivery in self._take(delivery_tag, multiple):

@@ -56,6 +56,11 @@ def publish_frames(message: Message, channel: int, frame_max: int, *, mandatory:
     return b"".join(frames)
 
 
+def is_familiar(wire: Any) -> bool:
+    """Whether this py-amqp connection can be written to like the ones that we know."""
+    return callable(getattr(wire.transport, "write", None)) and isinstance(wire.frame_max, int)
+
+
 def as_amqp(message: Message) -> AmqpMessage:
     """The message as kombu's own AMQP transport would prepare it."""
     return AmqpMessage(

@@ -130,6 +130,7 @@ def test_many_that_are_too_large(private_broker: Broker, private_rabbit: Private
     [
         {"user_id": "somebody-else"},
         {"expiration": "soon"},
+        {"expiration": "9" * 20},  # more than RabbitMQ can count
     ],
 )
 def test_a_property_that_the_broker_refuses_fails_one_of_500(
@@ -348,7 +349,7 @@ def test_events_follow_their_messages_and_never_fail_them(broker: Broker) -> Non
 
 
 def test_more_exchanges_than_channels(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_outbox_steps.publishers.amqp.MAX_CHANNELS", 4)
+    monkeypatch.setattr("celery_outbox_steps.publishers.pipeline.MAX_CHANNELS", 4)
     queue = broker.queue()
     names = [broker.exchange(broker.name(f"x{n}")) for n in range(12)]
     with Connection(broker.url) as connection:
@@ -380,6 +381,18 @@ def test_without_a_pool(rabbitmq_url: str) -> None:
         assert len(broker.arrived(queue, 3)) == 3
     finally:
         broker.close()
+
+
+def test_a_transport_that_we_do_not_know_is_written_to_by_pyamqp(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_outbox_steps.publishers.pipeline.is_familiar", lambda wire: False)
+    queue = broker.queue()
+    messages = [task_message(queue.name) for _ in range(500)]
+    messages[250].headers["value"] = object()
+    assert fails_alone(broker, queue, messages, 250) is not None
+    messages[250] = task_message(queue.name, exchange=broker.name("nowhere"))
+    assert isinstance(fails_alone(broker, queue, messages, 250), NotFound)
 
 
 def test_it_is_chosen_for_amqp(broker: Broker) -> None:

@@ -179,9 +179,9 @@ def test_the_broker_closes_the_connection(
 def test_a_message_that_breaks_the_connection_fails_alone(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from celery_outbox_steps.publishers import amqp
+    from celery_outbox_steps.publishers import pipeline
 
-    frames = amqp.publish_frames
+    frames = pipeline.publish_frames
     culprit = None
 
     def corrupted(message, *args, **kwargs):  # a content header of the wrong class
@@ -189,7 +189,7 @@ def test_a_message_that_breaks_the_connection_fails_alone(
         wrong = data.replace(b"\x00\x3c\x00\x00", b"\x00\x3d\x00\x00")
         return wrong if message is culprit else data
 
-    monkeypatch.setattr(amqp, "publish_frames", corrupted)
+    monkeypatch.setattr(pipeline, "publish_frames", corrupted)
     queue = broker.queue()
     messages = [task_message(queue.name) for _ in range(20)]
     assert broker.publish(messages[:1]) == [None]
