@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# What needs other packages than the tests has an environment of its own.
+DEMO   := .venvs/demo
+TOOLS  := .venvs/tools
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
@@ -12,6 +15,7 @@ export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
 .PHONY: help test unit lint format services status services-down venv clean
+.PHONY: demo demo-web docs package matrix
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort \
@@ -33,6 +37,24 @@ format: $(STAMP) ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+demo: $(DEMO)/.installed ## See it work, in under a minute; needs no server (DATABASE_URL=, BROKER_URL=)
+	@$(DEMO_DRIVERS)
+	@cd examples/shop && ../../$(DEMO)/bin/python -m demo
+
+demo-web: $(DEMO)/.installed ## The demo's shop in the browser, with its admin
+	@$(DEMO_DRIVERS)
+	@cd examples/shop && ../../$(DEMO)/bin/python -m demo.web
+
+docs: $(TOOLS)/.installed ## Build the documentation into site/, warnings are errors
+	@$(TOOLS)/bin/python -m mkdocs build --strict --quiet
+	@echo "docs: site/index.html"
+
+package: $(TOOLS)/.installed ## Build wheel and sdist, check them, run the fast tests on the wheel
+	@$(TOOLS)/bin/python -m nox --session package
+
+matrix: $(TOOLS)/.installed ## The fast tests on all supported versions of Python, Django, Celery
+	@$(TOOLS)/bin/python -m nox --session matrix $(ARGS)
+
 services: ## Find or start the test services and print their variables (NAMES= for some)
 	@$(PYTHON) -m tests.services up $(NAMES)
 
@@ -53,8 +75,28 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --editable . --group test --group lint
 	@touch $@
 
+# Drivers only where a URL asks for them.
+DEMO_NEEDS := $(if $(findstring postgres,$(DATABASE_URL)),"psycopg[binary]") \
+              $(if $(findstring mysql,$(DATABASE_URL))$(findstring mariadb,$(DATABASE_URL)),PyMySQL) \
+              $(if $(findstring redis,$(BROKER_URL)),"celery[redis]")
+DEMO_DRIVERS = $(if $(strip $(DEMO_NEEDS)),$(DEMO)/bin/python -m pip install --quiet $(DEMO_NEEDS))
+
+$(DEMO)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
+	@echo "demo: installing the package into $(DEMO)"
+	@test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	@$(DEMO)/bin/python -m pip install --quiet --editable .
+	@touch $@
+
+$(TOOLS)/.installed: pyproject.toml
+	@echo "tools: installing the group docs and the package's tools into $(TOOLS)"
+	@test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(TOOLS)/bin/python -m pip install --quiet --editable . --group docs --group package
+	@touch $@
+
 clean: services-down ## Stop our services, remove .venv, caches and build results
-	rm -rf $(VENV) .services build dist htmlcov site .coverage
+	rm -rf $(VENV) .venvs .services build dist htmlcov site .coverage
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf *.egg-info

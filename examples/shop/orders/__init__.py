@@ -1,0 +1,1 @@
+"""Orders, and the receipts that a task sends for them."""

@@ -1,0 +1,28 @@
+"""The tasks. Delivery is at least once, so running twice must do no more than running once."""
+
+from celery import shared_task
+from django.db import transaction
+from django.db.models import F
+
+from orders.models import Order, Receipt
+
+
+@shared_task
+def send_receipt(number: str) -> None:
+    write_receipt(number)
+
+
+@shared_task
+def send_receipt_directly(number: str) -> None:
+    """The same, but excluded from the outbox (see CELERY_OUTBOX_EXCLUDE_TASKS)."""
+    write_receipt(number)
+
+
+@transaction.atomic
+def write_receipt(number: str) -> None:
+    receipt, is_new = Receipt.objects.get_or_create(
+        order_number=number,
+        defaults={"order_exists": Order.objects.filter(number=number).exists()},
+    )
+    if not is_new:
+        Receipt.objects.filter(pk=receipt.pk).update(runs=F("runs") + 1)
