@@ -171,11 +171,11 @@ class RelayService:
                 self._failures = 0
 
     def _tick(self) -> None:
+        self._sample()  # also while the broker is away: that is when the depth matters
         if not self._may_relay():
             self._rest(self._config.idle_time)
             return
         result = self._move()
-        self._sample()
         if result.claimed:
             pause = self._idle.after_work(more=result.full and not result.outage)
         else:

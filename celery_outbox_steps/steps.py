@@ -8,6 +8,7 @@ the only hook after the drain is the consumer step's `shutdown`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -144,7 +145,18 @@ def _services(worker: Any) -> list[RelayService]:
         _refuse_blocking_driver(worker, store)
         store.check()
         store.close()  # the thread opens its own connection
-    return [RelayService(app, store, config, meter) for store in stores]
+    several = len(stores) > 1
+    return [
+        RelayService(app, store, _own_liveness_file(config, store, several=several), meter)
+        for store in stores
+    ]
+
+
+def _own_liveness_file(config: RelayConfig, store: Store, *, several: bool) -> RelayConfig:
+    """Relays that share a file would hide that one of them is stuck."""
+    if config.liveness_file is None or not several:
+        return config
+    return replace(config, liveness_file=f"{config.liveness_file}.{store.name}")
 
 
 def _stores(app: Any) -> list[Store]:
