@@ -60,6 +60,8 @@ class Databases:
     def drop_all(self) -> None:
         for alias, (service, name) in self._made.items():
             connections[alias].close()
+            if service.pids:
+                continue  # a private server, which goes with all its data
             with connections[self._admin(service)].cursor() as cursor:
                 force = " WITH (FORCE)" if service.name == "postgres" else ""
                 cursor.execute(f"DROP DATABASE IF EXISTS {name}{force}")

@@ -95,9 +95,13 @@ class LocalProcess:
         assert self.process is not None
         return self.process.wait(timeout)
 
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        if self.status == "running":
+            os.kill(self.pid, number)
+
     def stop(self, timeout: float = 10, first: int = signal.SIGTERM) -> None:
         if self.status == "running":
-            self.kill(first)
+            self.ask_to_stop(first)
             with suppress(subprocess.TimeoutExpired):
                 self.wait(timeout)
         with suppress(ProcessLookupError):
@@ -125,7 +129,7 @@ class LocalWorkerContainer(WorkerContainer):  # type: ignore[misc]
     """pytest-celery's worker container around a LocalProcess."""
 
     def teardown(self) -> None:
-        self._container.stop(15, signal.SIGQUIT)
+        self._container.stop(5, signal.SIGQUIT)
 
 
 class Worker(CeleryTestWorker):  # type: ignore[misc]

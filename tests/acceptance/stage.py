@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from celery import Celery
 from django.db import connections, transaction
-from kombu import Connection
+from kombu import Connection, Exchange, Queue
 
 from django_integration import OutboxCelery
 from tests import helpers
@@ -28,12 +28,13 @@ from tests.acceptance.processes import LocalProcess, LocalWorkerContainer, Worke
 from tests.services import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 APP = "tests.acceptance.project.app"
 CONFIGURED = ("broker_url", "task_default_queue", "task_ignore_result", "broker_transport_options")
-QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+# The heartbeat stays: without a timer Celery's event loop notices a signal only after ten seconds.
+QUIET = ("--without-gossip", "--without-mingle")
 
 
 @dataclass
@@ -120,8 +121,16 @@ class Stage:
     def arrived(self) -> list[str]:
         """Ids of the parcels that reached the broker, taken out of their queue."""
         with Connection(self.broker, transport_options=self._transport_options()) as connection:
-            queue = connection.SimpleQueue(self.parcels, no_ack=True)
-            return [message.headers["id"] for message in _all_of(queue)]
+            count = connection.SimpleQueue(self.parcels).qsize()
+            found: list[str] = []
+            with connection.Consumer(
+                Queue(self.parcels, Exchange(self.parcels), self.parcels),
+                callbacks=[lambda body, message: found.append(message.headers["id"])],
+                no_ack=True,
+            ):
+                while len(found) < count:
+                    connection.drain_events(timeout=10)
+            return found
 
     def holders(self) -> list[str]:
         """The relays that hold rows."""
@@ -177,6 +186,12 @@ class Stage:
         self.workers.append(worker)
         return worker
 
+    def stop(self, worker: Worker, signal: str = "SIGTERM") -> int:
+        """Stop it in the middle of its work; the exit code."""
+        worker.kill(signal)
+        self.send_directly()  # Celery's event loop looks at its signals when something happens
+        return worker.wait()
+
     def refused(self, *flags: str, **more: Any) -> str:
         """Start a worker that must not start; what it said. Checks that it said one clear line."""
         worker = self.prepare(*flags, **more)
@@ -203,6 +218,10 @@ class Stage:
             return answer[worker.node]
         raise AssertionError(f"no answer:\n{worker.logs()}")
 
+    def tell(self, worker: Worker, command: str, **arguments: Any) -> None:
+        """A remote control command to one worker, whose answer may not come through."""
+        self.client.control.broadcast(command, arguments=arguments, destination=[worker.node])
+
     def counters(self, worker: Worker) -> dict[str, int]:
         """What the relay in this worker has counted."""
         (relay,) = self.ask(worker, "outbox")
@@ -217,9 +236,11 @@ class Stage:
         return "\n".join(worker.logs() for worker in self.workers)
 
     def close(self) -> None:
-        for worker in self.workers:
-            if worker.process.process is not None:
-                worker.teardown()
+        started = [worker for worker in self.workers if worker.process.process is not None]
+        for worker in started:
+            worker.process.ask_to_stop()
+        for worker in started:
+            worker.teardown()
         self._forget_broker()
         for key in self.redis.scan_iter(f"{self.prefix}*", count=1000):
             self.redis.delete(key)
@@ -273,12 +294,3 @@ class Stage:
 def _settings_of(alias: str) -> dict[str, Any]:
     wanted = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
     return {key: connections.settings[alias][key] for key in wanted}
-
-
-def _all_of(queue: Any) -> Iterator[Any]:
-    with queue:
-        while True:
-            try:
-                yield queue.get(block=False)
-            except queue.Empty:
-                return
