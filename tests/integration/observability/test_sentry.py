@@ -163,7 +163,7 @@ class TestTrace:
         assert "sentry-trace" not in relay.publisher.published[0].headers
 
 
-class Bug(Exception):  # noqa: N818
+class Bug(Exception):
     """Something nobody expected."""
 
 
