@@ -1,0 +1,67 @@
+"""The budgets, judged by the program: what we promise, what was measured, whether it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.results import Spread
+from benchmarks.sections import cost, enqueue, growth, latency, relay
+
+if TYPE_CHECKING:
+    from benchmarks.plan import Plan
+    from benchmarks.results import Results
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`at_most` or `at_least` that much; `measured` is None if its section did not run."""
+
+    what: str
+    bound: float
+    at_most: bool
+    unit: str
+    measured: Spread | None
+
+    @property
+    def holds(self) -> bool:
+        if self.measured is None:
+            return False
+        value = self.measured.median
+        return value <= self.bound if self.at_most else value >= self.bound
+
+
+def budgets(results: Results, plan: Plan) -> list[Budget]:
+    """All of them, in the order of the design."""
+
+    def times(section: str, contender: str, reference: str, metric: str) -> Spread | None:
+        found = results.sections.get(section)
+        return found.ratio(contender, reference, metric) if found else None
+
+    def value(section: str, contender: str, metric: str) -> Spread | None:
+        found = results.sections.get(section)
+        return found.spread(contender, metric) if found else None
+
+    parked = growth.parked_name(growth.OURS, plan.parked)
+    steady = latency.contender(latency.OURS, 200)
+    return [
+        Budget("Enqueue, one call in an open transaction, against `apply_async` to RabbitMQ", 1.0,
+               True, "×", times("enqueue", enqueue.SINGLE, enqueue.DIRECT, "call")),
+        Budget("Enqueue in bulk, per task, against a single call", 0.4,
+               True, "×", times("enqueue", enqueue.BULK, enqueue.SINGLE, "call")),
+        Budget("Relay to RabbitMQ, confirmed, against a bare py-amqp loop", 0.85,
+               False, "×", times("relay_rabbitmq", relay.OURS, relay.AMQP, "rate")),
+        Budget("Relay to Redis, against a bare kombu `Producer.batch()` loop", 0.85,
+               False, "×", times("relay_redis", relay.OURS, relay.KOMBU, "rate")),
+        Budget(f"Relay with {sum(plan.parked):,} rows, {plan.parked[0]:,} of them backing off, "
+               "against 10,000 rows", 0.9,
+               False, "×", times("backlog", parked, growth.SMALLEST, "rate")),
+        Budget("Relay while another session holds an old snapshot, against none", 0.8,
+               False, "×", times("snapshot", growth.SNAPSHOT, growth.NO_SNAPSHOT, "rate")),
+        Budget("COMMIT to consumer at 200/s on PostgreSQL, p50", 10,
+               True, "ms", value("latency", steady, "p50")),
+        Budget("COMMIT to consumer at 200/s on PostgreSQL, p99", 50,
+               True, "ms", value("latency", steady, "p99")),
+        Budget("A worker's task throughput with an idle relay, against none", 0.97,
+               False, "×", times("tasks", cost.WITH_IDLE, cost.WITHOUT, "rate")),
+    ]  # fmt: skip

@@ -1,0 +1,79 @@
+"""How much is measured: the full plan for numbers, the quick one to see that everything works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of a run. Times in seconds."""
+
+    name: str
+    rounds: int
+    """Repetitions of each comparison; every round runs all of its contenders once."""
+    calls: int
+    """Enqueue: calls per transaction."""
+    transactions: int
+    """Enqueue: transactions per contender and round."""
+    messages: int
+    """Relay: messages per run."""
+    workers: tuple[int, ...]
+    latency_rates: tuple[int, ...]
+    latency_seconds: float
+    latency_rounds: int
+    backlogs: tuple[int, ...]
+    parked: tuple[int, int]
+    """Rows that back off, and rows that are due."""
+    growth_messages: int
+    growth_rounds: int
+    snapshot_messages: int
+    payloads: tuple[tuple[int, int], ...]
+    """(bytes, messages)"""
+    idle_seconds: float
+    tasks: int
+    """Cost: tasks that a worker consumes with and without a relay."""
+    task_rounds: int
+
+
+FULL = Plan(
+    name="full",
+    rounds=5,
+    calls=200,
+    transactions=5,
+    messages=20_000,
+    workers=(1, 2, 4),
+    latency_rates=(10, 100, 200, 1000),
+    latency_seconds=10,
+    latency_rounds=3,
+    backlogs=(10_000, 100_000, 1_000_000),
+    parked=(900_000, 100_000),
+    growth_messages=10_000,
+    growth_rounds=3,
+    snapshot_messages=60_000,
+    payloads=((100, 10_000), (1_000, 10_000), (10_000, 5_000), (100_000, 500)),
+    idle_seconds=20,
+    tasks=10_000,
+    task_rounds=7,
+)
+
+QUICK = Plan(
+    name="quick",
+    rounds=1,
+    calls=100,
+    transactions=2,
+    messages=3_000,
+    workers=(1, 2),
+    latency_rates=(100, 200),
+    latency_seconds=3,
+    latency_rounds=1,
+    backlogs=(10_000,),
+    parked=(27_000, 3_000),
+    growth_messages=2_000,
+    growth_rounds=1,
+    snapshot_messages=6_000,
+    payloads=((100, 2_000), (100_000, 100)),
+    idle_seconds=3,
+    tasks=2_000,
+    task_rounds=1,
+)

@@ -1,0 +1,92 @@
+"""What was measured: values by section, contender and metric, one value per round.
+
+A ratio is made round by round, of two values that were measured seconds apart, and only then is the
+median taken: a slow minute of the machine then hits both sides of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Spread(NamedTuple):
+    """Median, smallest and largest of some values."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass
+class Section:
+    """One comparison: `values[contender][metric]` is a list with one value per round."""
+
+    name: str
+    title: str
+    text: str
+    units: dict[str, str]
+    """Metric → unit, in the order of the columns."""
+    chart: str = ""
+    """The metric that is plotted."""
+    reference: str = ""
+    """The contender that the others are compared with."""
+    values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def add(self, contender: str, **metrics: float) -> None:
+        for metric, value in metrics.items():
+            if metric not in self.units:
+                raise KeyError(f"{metric} is not a metric of {self.name}")
+            self.values.setdefault(contender, {}).setdefault(metric, []).append(value)
+        shown = ", ".join(
+            f"{name} {number(value)} {self.units[name]}" for name, value in metrics.items()
+        )
+        print(f"  {contender}: {shown}", flush=True)
+
+    def spread(self, contender: str, metric: str) -> Spread | None:
+        values = self.values.get(contender, {}).get(metric)
+        return Spread.of(values) if values else None
+
+    def ratio(self, contender: str, reference: str, metric: str) -> Spread | None:
+        """How many times the reference, round by round."""
+        mine = self.values.get(contender, {}).get(metric, [])
+        other = self.values.get(reference, {}).get(metric, [])
+        pairs = [a / b for a, b in zip(mine, other, strict=False) if b]
+        return Spread.of(pairs) if pairs else None
+
+
+@dataclass
+class Results:
+    """Everything that a run found out."""
+
+    plan: str
+    machine: dict[str, Any]
+    sections: dict[str, Section] = field(default_factory=dict)
+    loads: dict[str, float] = field(default_factory=dict)
+    """The machine's load average when a section began: near 0 if it had nothing else to do."""
+
+    def as_json(self) -> dict[str, Any]:
+        sections = {
+            name: {"units": section.units, "values": section.values}
+            for name, section in self.sections.items()
+        }
+        return {
+            "plan": self.plan,
+            "machine": self.machine,
+            "load_average_at_start_of": self.loads,
+            "sections": sections,
+        }
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands apart."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.095 or value == 0 else f"{value:.3f}"

@@ -1,0 +1,130 @@
+"""The comparisons, one module each: every one interleaves its contenders, round by round."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks import brokers
+from benchmarks.processes import Agent, Process, peer_relay, worker
+from benchmarks.project.settings import IDLE
+from benchmarks.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.environment import Environment
+    from benchmarks.plan import Plan
+    from benchmarks.results import Results
+
+
+@dataclass
+class Bench:
+    """What every section works with."""
+
+    plan: Plan
+    environment: Environment
+    results: Results
+    brokers: dict[str, brokers.Broker] = field(default_factory=dict)
+    _tables: dict[tuple[str, str, str], Table] = field(default_factory=dict)
+
+    def table(self, vendor: str = "postgresql", name: str = "outbox_bench") -> Table:
+        """Our table in a database of its own; made once."""
+        return self._table(vendor, name, "ours")
+
+    def peer_table(self, name: str = "outbox_bench_peer") -> Table:
+        return self._table("postgresql", name, "peer")
+
+    def _table(self, vendor: str, name: str, side: str) -> Table:
+        key = (vendor, name, side)
+        if key not in self._tables:
+            self._tables[key] = Table(self.environment.database(vendor, name, side), side)
+        return self._tables[key]
+
+
+@dataclass
+class Contender:
+    """Somebody who moves messages to a broker: which processes, out of which table."""
+
+    name: str
+    broker: brokers.Broker
+    processes: Callable[[], list[Process]]
+    table: Table | None = None
+
+    def run(self, fill: Callable[[Table], None], messages: int) -> Measured:
+        """Ready first, then the rows appear; watched from the first message to the last."""
+        self.broker.purge()
+        if self.table:
+            self.table.reset()
+        with ExitStack() as stack:
+            running = [stack.enter_context(process) for process in self.processes()]
+            for process in running:
+                process.wait_until_ready()
+            return self._watched(running, fill, messages)
+
+    def run_on(self, messages: int) -> Measured:
+        """The rows are there before the processes are; those stop when so many have passed."""
+        self.broker.purge()
+        with ExitStack() as stack:
+            running = [stack.enter_context(process) for process in self.processes()]
+            passage = brokers.watch(self.broker, messages, running)
+            for process in running:
+                process.kill()  # a gentle stop would go on relaying
+            return Measured(passage.rate, 0.0, 0.0)
+
+    def _watched(
+        self, running: list[Process], fill: Callable[[Table], None], messages: int
+    ) -> Measured:
+        cpu = sum(process.cpu() for process in running)
+        if self.table:
+            fill(self.table)
+        for process in running:
+            if isinstance(process, Agent):
+                process.tell("go")
+        passage = brokers.watch(self.broker, messages, running)
+        cpu = sum(process.cpu() for process in running) - cpu
+        memory = sum(process.memory() for process in running)
+        return Measured(passage.rate, cpu / messages * 10_000, memory)
+
+
+@dataclass
+class Measured:
+    """One run: messages per second, CPU seconds per 10,000 messages, resident MB."""
+
+    rate: float
+    cpu: float
+    memory: float
+
+
+def our_workers(broker: brokers.Broker, table: Table, count: int = 1) -> Contender:
+    plural = "s" if count > 1 else ""
+
+    def processes() -> list[Process]:
+        numbers = range(1, count + 1)
+        return [worker(table.where, broker.name, number, queue=IDLE) for number in numbers]
+
+    return Contender(f"this package, {count} worker{plural}", broker, processes, table)
+
+
+def the_peer(
+    broker: brokers.Broker, table: Table, kind: str | None = None, note: str = ""
+) -> Contender:
+    name = f"django-celery-outbox{note}"
+    return Contender(name, broker, lambda: [peer_relay(table.where, kind or broker.name)], table)
+
+
+def the_limit(
+    loop: str, name: str, broker: brokers.Broker, table: Table, messages: int
+) -> Contender:
+    def processes() -> list[Process]:
+        arguments = (loop, str(messages), "100")
+        return [Agent("limit", "ours", table.where, *arguments, broker=broker.name)]
+
+    return Contender(name, broker, processes)
+
+
+def rounds(count: int, contenders: list[Contender]) -> Iterator[Contender]:
+    """Every contender once per round; every other round in the opposite order."""
+    for number in range(count):
+        yield from contenders if number % 2 == 0 else reversed(contenders)

@@ -1,0 +1,57 @@
+"""Relay: how fast rows become messages, next to the peer and to the bare limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.results import Section
+from benchmarks.sections import Contender, our_workers, rounds, the_limit, the_peer
+
+if TYPE_CHECKING:
+    from benchmarks.sections import Bench
+
+OURS = "this package, 1 worker"
+PEER = "django-celery-outbox"
+AMQP = "py-amqp loop, confirms per 500"
+KOMBU = "kombu Producer.batch() loop"
+
+TEXT = """\
+Messages of 100 bytes of argument from PostgreSQL to {}, seen from the broker's side: from the
+first message in the queue to the last. Ours is a real `celery worker --outbox-relay` that consumes
+another, empty queue; django-celery-outbox is its relay command with default settings. The loop
+publishes the same messages out of memory: no database, no failures to handle. CPU and memory are
+those of the relaying processes (of ours, the whole worker), CPU seconds per 10,000 messages."""
+
+UNITS = {"rate": "messages/s", "cpu": "s", "memory": "MB"}
+
+
+def run(bench: Bench) -> None:
+    ours, peer = bench.table(), bench.peer_table()
+    rabbitmq, redis = bench.brokers["rabbitmq"], bench.brokers["redis"]
+    count, workers = bench.plan.messages, bench.plan.workers
+    ours.fill(500)  # makes the templates that the loops read
+    ours.reset()
+    _compare(bench, "relay_rabbitmq", "RabbitMQ, confirmed", AMQP, [
+        *(our_workers(rabbitmq, ours, number) for number in workers),
+        the_limit("amqp", AMQP, rabbitmq, ours, count),
+        the_peer(rabbitmq, peer, "confirmed", ", confirm_publish"),
+        the_peer(rabbitmq, peer, "rabbitmq", ", not confirmed"),
+    ])  # fmt: skip
+    _compare(bench, "relay_redis", "Redis", KOMBU, [
+        *(our_workers(redis, ours, number) for number in workers),
+        the_limit("kombu", KOMBU, redis, ours, count),
+        the_peer(redis, peer),
+    ])  # fmt: skip
+
+
+def _compare(
+    bench: Bench, name: str, broker: str, reference: str, contenders: list[Contender]
+) -> None:
+    section = Section(
+        name, f"Relay to {broker}", TEXT.format(broker), UNITS, chart="rate", reference=reference
+    )
+    bench.results.sections[name] = section
+    count = bench.plan.messages
+    for contender in rounds(bench.plan.rounds, contenders):
+        measured = contender.run(lambda table: table.fill(count), count)
+        section.add(contender.name, rate=measured.rate, cpu=measured.cpu, memory=measured.memory)

@@ -1,0 +1,128 @@
+"""The outbox tables under measurement, ours and the peer's, filled from the program that measures.
+
+500 rows are stored by real task calls; a backlog is made of copies of them, inserted by the database
+in one transaction. Our copies are dated as if they had come in at 2,000 per second.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, transaction
+from django.db.utils import ConnectionHandler
+
+from benchmarks.processes import run_agent
+from benchmarks.project.settings import database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TEMPLATES = 500
+PER_SECOND = 2000
+LONGEST = 2000  # times 500 rows: a million
+
+DATED = {
+    "postgresql": "clock_timestamp() + {} * interval '1 second'",
+    "mysql": "UTC_TIMESTAMP(6) + INTERVAL {} * 1000000 MICROSECOND",
+    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', ({}) || ' seconds')",
+}
+
+
+class Table:
+    """`celery_outbox` in one database, on one side."""
+
+    def __init__(self, where: str, side: str = "ours") -> None:
+        self.where, self.side = where, side
+        self.vendor = where.partition(":")[0]
+        if where not in connections.settings:
+            connections.settings[where] = ConnectionHandler({"default": database(where)}).settings[
+                "default"
+            ]
+        self._payloads: set[int] = set()
+
+    def execute(self, sql: str, params: list[Any] | None = None) -> list[tuple[Any, ...]]:
+        with connections[self.where].cursor() as cursor:
+            cursor.execute(sql, params)
+            return cursor.fetchall() if cursor.description else []
+
+    def reset(self) -> None:
+        """No row, and nothing left behind by former ones."""
+        if self.vendor == "sqlite":
+            self.execute("DELETE FROM celery_outbox")
+        else:
+            self.execute("TRUNCATE TABLE celery_outbox")
+
+    def fill(self, count: int, payload: int = 100, *, parked: int = 0) -> None:
+        """Add `count` due rows and `parked` ones that back off; all appear at the same moment."""
+        self.have_templates(payload)
+        with transaction.atomic(self.where):
+            self._copy(payload, parked, self._parking())
+            self._copy(payload, count, self._dating(count))
+            if self.vendor == "postgresql":
+                self.execute("ANALYZE celery_outbox")
+                self.execute("NOTIFY celery_outbox")
+
+    def top_up(self, count: int) -> None:
+        """Have `count` due rows again, and no dead ones, where a measurement took some away."""
+        due = "due_at <= now()" if self.side == "ours" else "retry_after IS NULL"
+        (there,) = self.execute(f"SELECT count(*) FROM celery_outbox WHERE {due}")[0]
+        if there < count:
+            self.fill(count - there)
+        self.execute("VACUUM ANALYZE celery_outbox")
+
+    def count(self) -> int:
+        return int(self.execute("SELECT count(*) FROM celery_outbox")[0][0])
+
+    @contextmanager
+    def old_snapshot(self) -> Iterator[None]:
+        """Another session that began to read before all of this and is still at it."""
+        other = connections.create_connection(self.where)
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT 1")  # takes the snapshot, and no lock on the table
+            try:
+                yield
+            finally:
+                cursor.execute("ROLLBACK")
+        other.close()
+
+    def have_templates(self, payload: int) -> None:
+        if payload in self._payloads:
+            return
+        run_agent("templates", self.side, self.where, str(TEMPLATES), str(payload))
+        for name in (f"bench_template_{payload}", "bench_series"):
+            self.execute(f"DROP TABLE IF EXISTS {name}")
+        self.execute(f"CREATE TABLE bench_template_{payload} AS SELECT * FROM celery_outbox")
+        self.execute("CREATE TABLE bench_series (n integer)")
+        numbers = ", ".join(f"({n})" for n in range(1, LONGEST + 1))
+        self.execute(f"INSERT INTO bench_series (n) VALUES {numbers}")
+        self.reset()
+        self._payloads.add(payload)
+
+    def _copy(self, payload: int, count: int, changed: dict[str, str]) -> None:
+        names = [name for name in self._columns(payload) if name != "id"]
+        values = [changed.get(name, name) for name in names]
+        sql = (
+            f"INSERT INTO celery_outbox ({', '.join(names)}) SELECT {', '.join(values)}"
+            f" FROM bench_template_{payload} CROSS JOIN bench_series"
+            f" WHERE n <= %s ORDER BY n LIMIT %s"
+        )
+        if count:
+            self.execute(sql, [-(-count // TEMPLATES), count])
+
+    def _columns(self, payload: int) -> list[str]:
+        with connections[self.where].cursor() as cursor:
+            cursor.execute(f"SELECT * FROM bench_template_{payload} LIMIT 0")
+            return [column[0] for column in cursor.description]
+
+    def _dating(self, count: int) -> dict[str, str]:
+        steps = -(-count // TEMPLATES)
+        date = DATED[self.vendor].format(f"((n - {steps}) * {TEMPLATES / PER_SECOND})")
+        return {"created_at": date, **({"due_at": date} if self.side == "ours" else {})}
+
+    def _parking(self) -> dict[str, str]:
+        now, later = (DATED[self.vendor].format(seconds) for seconds in (0, 3600))
+        if self.side == "ours":
+            return {"due_at": later, "updated_at": now, "retries": "1"}
+        return {"retry_after": later, "updated_at": now, "retries": "1"}
