@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.messages import Message
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("celery_outbox")
 
 
 class GenericPublisher:
@@ -110,6 +110,10 @@ def send_event(producer: Any, message: Message, *, declare: bool) -> None:
     try:
         hand_over(producer, message.event, declare=declare)
     except Exception:
-        logger.debug("celery_outbox_event_lost", exc_info=True)
+        logger.debug(
+            "celery_outbox_event_lost: a task-sent event was not sent; its message was",
+            extra={"event": "celery_outbox_event_lost"},
+            exc_info=True,
+        )
         if not producer.connection.connected:
             discard(producer.connection)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import Message
     from celery_outbox_steps.publishers.borrow import Deadline
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("celery_outbox")
 
 CHUNK = 64 * 1024
 """Bytes per socket write. Small enough that confirms are read before anybody's buffer is full."""
@@ -212,7 +212,11 @@ class Pipeline:
         except ChannelError:
             if not self.wire.connected:
                 raise
-            logger.debug("celery_outbox_other_channel_closed", exc_info=True)
+            logger.debug(
+                "celery_outbox_other_channel_closed: not one of the relay's; publishing goes on",
+                extra={"event": "celery_outbox_other_channel_closed"},
+                exc_info=True,
+            )
         self._notice_closed_channels()
         return True
 

@@ -111,7 +111,7 @@ class Listener:
         if not self._complained:
             logger.warning(
                 "celery_outbox_listen_unavailable: polling %s instead: %s", alias, reason,
-                extra={"event": "celery_outbox_listen_unavailable", "store": alias,
+                extra={"event": "celery_outbox_listen_unavailable", "database": alias,
                        "reason": reason},
             )
         self._complained = True
