@@ -53,8 +53,8 @@ class Message:
 class Receipt(NamedTuple):
     """A publisher's answer for one message: the broker has it (`error is None`), or why not."""
 
-    index: int
-    """Position of the message in the sequence that was given to the publisher."""
+    position: int
+    """Where the message stands in the sequence that was given to the publisher."""
     error: Exception | None = None
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -69,11 +69,12 @@ def drain(app: Any, progress: Progress = nobody) -> BatchResult:
     """
     total = BatchResult()
     for store in load_stores(app):
-        for result in _drain(app, store):
-            total = _sum(total, result)
-            progress(result.claimed)
-            if result.outage:
-                raise OutboxError(f"The broker is not available: {result.outage}")
+        with closing(_batches(app, store)) as batches:
+            for result in batches:
+                total = _sum(total, result)
+                progress(result.claimed)
+                if result.outage:
+                    raise OutboxError(f"The broker is not available: {result.outage}")
     return total
 
 
@@ -144,7 +145,7 @@ def _purge_dead_letters(plan: PurgePlan, store: Store) -> int:
     return 0 if plan.dead_letters is None else store.purge_dead_letters(plan.dead_letters, CHUNK)
 
 
-def _drain(app: Any, store: Store) -> Iterator[BatchResult]:
+def _batches(app: Any, store: Store) -> Generator[BatchResult, None, None]:
     config = RelayConfig.from_app(app)
     publisher = publisher_for(app, config.declare)
     relay = Relay(app, store, publisher, config, new_relay_id())

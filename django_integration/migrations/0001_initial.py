@@ -10,7 +10,7 @@ import django_integration.models
 # PostgreSQL's defaults wait for a fifth of the table, which is far too late for a queue.
 STORAGE = """
 ALTER TABLE celery_outbox SET (
-    fillfactor = 70,
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.05,

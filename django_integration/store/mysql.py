@@ -50,7 +50,7 @@ class MySQL(Dialect):
 
     def check(self, wrapper: Any) -> str:
         maria = wrapper.mysql_is_mariadb
-        name, oldest = ("MariaDB", (10, 6)) if maria else ("MySQL", (8, 0, 1))
+        name, oldest = ("MariaDB", (10, 6)) if maria else ("MySQL", (8, 0, 4))  # JSON_TABLE
         if wrapper.mysql_version >= oldest:
             return ""
         found, needed = (".".join(map(str, version)) for version in (wrapper.mysql_version, oldest))

@@ -1,0 +1,200 @@
+"""What an operator types: `celery outbox …` and the management commands, on one core."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from celery_outbox_steps.cli import outbox
+from celery_outbox_steps.errors import OutboxError
+from celery_outbox_steps.operate import drain
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from django_integration.tasks import purge
+
+
+def celery(app: Any, *arguments: str) -> Any:
+    """`celery outbox <arguments>`, in this process."""
+    return CliRunner().invoke(outbox, arguments, obj=SimpleNamespace(app=app))
+
+
+def manage(*arguments: str) -> str:
+    out = StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def age(table: str, column: str, seconds: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {table} SET {column} = {column} - %s * interval '1 second'", [seconds]
+        )
+
+
+def queued(app: Any) -> int:
+    with app.connection_for_write() as broker:
+        queue = app.amqp.queues[app.conf.task_default_queue](broker.default_channel)
+        return queue.queue_declare(passive=True).message_count
+
+
+class TestStatus:
+    def test_status_tells_a_person_what_waits_and_what_died(self, app, bury):
+        bury(2)
+        app.send_task("operate.task")
+        said = celery(app, "status").output
+        assert "database default" in said
+        assert "waiting        1\n" in said
+        assert "dead letters   2\n" in said
+
+    def test_status_is_json_for_a_machine(self, app):
+        app.send_task("operate.task")
+        (found,) = json.loads(celery(app, "status", "--json").output)
+        assert (found["database"], found["depth"], found["in_flight"]) == ("default", 1, 0)
+
+    def test_status_names_who_holds_rows_and_which_tasks_fail(self, app, store):
+        app.send_task("operate.failing")
+        app.send_task("operate.held")
+        CeleryOutbox.objects.filter(task_name="operate.failing").update(
+            retries=2, last_error="Unroutable: nobody"
+        )
+        store.claim(5, 60, "relay-1")
+        said = celery(app, "status").output
+        assert "held by        relay-1: 2 rows" in said
+        assert "failing task   operate.failing: 1 rows, Unroutable: nobody" in said
+
+    def test_stats_says_the_same(self, app):
+        app.send_task("operate.task")
+        assert "waiting        1\n" in manage("celery_outbox_stats")
+        assert json.loads(manage("celery_outbox_stats", "--format", "json"))[0]["depth"] == 1
+
+
+class TestDrain:
+    def test_drain_publishes_everything_that_is_due(self, app):
+        with app.outbox_bulk():
+            for number in range(700):
+                app.send_task("operate.task", (number,))
+        assert "700 published" in celery(app, "drain").output
+        assert (queued(app), CeleryOutbox.objects.count()) == (700, 0)
+
+    def test_the_management_command_does_the_same(self, app):
+        app.send_task("operate.task")
+        assert "1 published, 0 to be tried again, 0 dead letters" in manage("celery_outbox_drain")
+        assert queued(app) == 1
+
+    def test_drain_is_json_for_a_machine(self, app):
+        app.send_task("operate.task")
+        said = json.loads(celery(app, "drain", "--json").output)
+        assert said == {"published": 1, "failed": 0, "dead": 0}
+
+    def test_with_the_broker_away_it_fails_and_keeps_the_rows(self, app):
+        app.conf.broker_url = "amqp://guest:guest@127.0.0.1:1//"
+        app.send_task("operate.task")
+        with pytest.raises(OutboxError, match="broker is not available"):
+            drain(app)
+        row = CeleryOutbox.objects.get()
+        assert (row.retries, row.claimed_by) == (0, None)
+
+    def test_with_the_broker_away_it_exits_with_a_reason(self, app):
+        app.conf.broker_url = "amqp://guest:guest@127.0.0.1:1//"
+        app.send_task("operate.task")
+        refused = celery(app, "drain")
+        assert refused.exit_code == 1
+        assert "The broker is not available" in refused.output
+
+
+class TestReplay:
+    def test_replay_moves_the_named_dead_letters_back(self, app, bury):
+        first, *_ = bury(3)
+        assert "1 replayed" in celery(app, "replay", str(first)).output
+        assert (CeleryOutbox.objects.due().count(), CeleryOutboxDeadLetter.objects.count()) == (
+            1,
+            2,
+        )
+
+    def test_replay_takes_a_task_name(self, app, bury):
+        bury(2, "operate.a")
+        bury(1, "operate.b")
+        celery(app, "replay", "--task-name", "operate.a")
+        assert CeleryOutboxDeadLetter.objects.get().task_name == "operate.b"
+
+    def test_replay_takes_a_range_of_time(self, app, bury):
+        bury(1, "operate.old")
+        age("celery_outbox_dead_letter", "dead_at", 86400 * 30)
+        bury(1, "operate.new")
+        hour_ago = CeleryOutboxDeadLetter.objects.latest("dead_at").dead_at - timedelta(hours=1)
+        manage("celery_outbox_replay_dead_letter", "--until", hour_ago.isoformat())
+        assert CeleryOutbox.objects.get().task_name == "operate.old"
+        assert "1 replayed" in celery(app, "replay", "--since", f"{hour_ago:%Y-%m-%dT%H:%M}").output
+
+    def test_a_dry_run_changes_nothing(self, app, bury):
+        bury(2)
+        assert (
+            "2 dead letters would be replayed" in celery(app, "replay", "--all", "--dry-run").output
+        )
+        assert "2 dead letters would be replayed" in manage(
+            "celery_outbox_replay_dead_letter", "--all", "--dry-run"
+        )
+        assert CeleryOutboxDeadLetter.objects.count() == 2
+
+    def test_without_saying_which_nothing_is_replayed(self, app, bury):
+        bury(1)
+        refused = celery(app, "replay")
+        assert refused.exit_code == 2
+        assert "--task-name" in refused.output
+        with pytest.raises(CommandError, match="--task-name"):
+            manage("celery_outbox_replay_dead_letter")
+        assert CeleryOutboxDeadLetter.objects.count() == 1
+
+
+class TestPurge:
+    def test_purge_deletes_what_is_older_than_its_retention(self, app, publish, bury):
+        publish(3)
+        bury(2)
+        age("celery_outbox", "published_at", 100)
+        age("celery_outbox_dead_letter", "dead_at", 100)
+        publish(1)
+        app.conf.outbox_retention = app.conf.outbox_dlq_retention = 50
+        assert "3 published rows and 2 dead letters deleted" in celery(app, "purge").output
+        assert CeleryOutbox.objects.published().count() == 1
+
+    def test_purge_takes_ages_and_a_task_name(self, app, bury):
+        bury(1, "operate.a")
+        bury(1, "operate.b")
+        age("celery_outbox_dead_letter", "dead_at", 100)
+        said = manage("celery_outbox_purge", "--dead-older-than", "50", "--task-name", "operate.a")
+        assert "0 published rows and 1 dead letters deleted" in said
+        assert CeleryOutboxDeadLetter.objects.get().task_name == "operate.b"
+
+    def test_a_dry_run_changes_nothing(self, app, bury):
+        bury(2)
+        age("celery_outbox_dead_letter", "dead_at", 100)
+        said = celery(app, "purge", "--dead-older-than", "50", "--dry-run", "--json").output
+        assert json.loads(said) == {"published": 0, "dead_letters": 2}
+        assert CeleryOutboxDeadLetter.objects.count() == 2
+
+    def test_without_any_retention_it_refuses(self, app):
+        refused = celery(app, "purge")
+        assert refused.exit_code == 2
+        assert "CELERY_OUTBOX_RETENTION" in refused.output
+        with pytest.raises(CommandError, match="CELERY_OUTBOX_DLQ_RETENTION"):
+            manage("celery_outbox_purge")
+
+    def test_the_task_for_beat_purges_by_the_settings(self, app, bury):
+        bury(2)
+        age("celery_outbox_dead_letter", "dead_at", 100)
+        app.conf.outbox_dlq_retention = 50
+        app.finalize()
+        assert app.tasks[purge.name].run() == {"published": 0, "dead_letters": 2}
+
+    def test_waiting_rows_are_never_purged(self, app):
+        app.send_task("operate.task")
+        age("celery_outbox", "created_at", 10_000)
+        celery(app, "purge", "--published-older-than", "1")
+        assert CeleryOutbox.objects.count() == 1
