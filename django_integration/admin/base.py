@@ -23,7 +23,7 @@ from django.utils.html import format_html
 from celery_outbox_steps.config import read
 from django_integration import redaction
 from django_integration.admin.filters import STATE, TASK_NAME
-from django_integration.admin.paging import CappedPaginator
+from django_integration.admin.paging import REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
 from django_integration.conf import django_settings
 from django_integration.enqueue import write_alias
@@ -43,7 +43,14 @@ UNREADABLE = "[not readable]"
 
 
 class SlimChangeList(ChangeList):
-    """A list that leaves the long texts in the database."""
+    """A list that leaves the long texts in the database, and reads the rest along an index."""
+
+    result_list: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        with along_indexes(self.root_queryset.db):
+            super().get_results(request)
+            len(self.result_list)  # reads the page now, and not when the template asks
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[Any]:
         listed: tuple[str, ...] = self.model_admin.listed  # type: ignore[attr-defined]
@@ -108,9 +115,14 @@ class StoredMessageAdmin(Base):
         queryset: QuerySet[Any],
         search_term: str,
     ) -> tuple[QuerySet[Any], bool]:
-        # Equal, and not Django's `=` prefix: that compares upper case, which no index has.
+        # Equal, and not Django's `=` prefix: that compares upper case, which no index has. On its
+        # own, because a planner may think that the list's order finds the first page faster.
         term = search_term.strip()
-        return (queryset.filter(task_id=term) if term else queryset), False
+        if not term:
+            return queryset, False
+        found = self.get_queryset(request).filter(task_id=term).order_by()
+        ids = list(found.values_list("pk", flat=True)[:REACH])
+        return queryset.filter(pk__in=ids), False
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from django.contrib import admin
-from django.contrib.admin.views.main import PAGE_VAR
+from django.contrib.admin.views.main import PAGE_VAR, SEARCH_VAR
 
 from django_integration.admin import states
-from django_integration.admin.paging import windowed
+from django_integration.admin.paging import within_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,11 +41,13 @@ class StateFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         state = states.chosen(self.value())
-        return state.apply(queryset, narrowed=bool(request.GET.get(TASK_NAME)))
+        if request.GET.get(SEARCH_VAR):  # a task id finds its few rows by itself
+            return state.rows(queryset)
+        return state.apply(queryset, request.GET.get(TASK_NAME, "").strip())
 
 
 class TaskNameFilter(admin.SimpleListFilter):
-    """One task by its exact name. Comes after the state, which has set the window."""
+    """One task by its exact name. The state, which comes first, keeps it inside of the window."""
 
     title = "task name"
     parameter_name = TASK_NAME
@@ -75,6 +77,8 @@ class DeadTaskNameFilter(TaskNameFilter):
     """The same for dead letters, which have no states: it sets its own window."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value():
-            queryset = windowed(queryset, states.NEWEST_FIRST)
-        return super().queryset(request, queryset)
+        matching = super().queryset(request, queryset)
+        if not self.value() or request.GET.get(SEARCH_VAR):
+            return matching
+        newest = queryset.order_by(*states.NEWEST_FIRST).values("id", "task_name")
+        return within_window(newest, matching)

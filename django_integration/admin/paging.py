@@ -5,16 +5,20 @@ it stops. Counts stop as well, and what is larger is the database's own estimate
 million rows costs what a page over the first hundred thousand does.
 """
 
+# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django.core.paginator import Paginator
-from django.db import connections
+from django.db import connections, transaction
 from django.utils.functional import cached_property
 
+from django_integration.store.postgresql import FOR_TRANSACTION
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from django.db.models import QuerySet
 
@@ -34,17 +38,60 @@ ESTIMATES = {
 }
 
 
-def windowed(rows: QuerySet[Any], ordering: Sequence[str], field: str = "") -> QuerySet[Any]:
-    """The first `WINDOW` rows in this order, as a range of the index that has it.
+@contextmanager
+def along_indexes(alias: str) -> Iterator[None]:
+    """PostgreSQL reads along the indexes inside of this, whatever its statistics say of a queue.
 
-    `field` names the column that the range is on; by default the first one of the order.
+    For reading only: it ends with a rollback, which takes the planner's settings back.
     """
-    leading = next(name for name in ordering if name.lstrip("-") == field or not field)
-    column = leading.lstrip("-")
-    edge = rows.order_by(*ordering).values_list(column, flat=True)[WINDOW : WINDOW + 1]
-    for last in edge:
-        return rows.filter(**{f"{column}__{'gte' if leading[0] == '-' else 'lte'}": last})
-    return rows
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        yield
+        return
+    with transaction.atomic(using=alias):
+        with connection.cursor() as cursor:
+            cursor.execute(FOR_TRANSACTION)
+        yield
+        transaction.set_rollback(True, using=alias)
+
+
+def within_window(along: QuerySet[Any], matching: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows of `matching` among the first `WINDOW` rows of `along`, which names an index by its
+    range and its order.
+
+    The limit stands inside of the condition, where no planner can choose to read the whole table
+    instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN.
+    """
+    return matching.filter(pk__in=_ids_within(along, matching))
+
+
+def _ids_within(along: Any, matching: QuerySet[Any]) -> list[int]:
+    connection = connections[along.db]
+    quote = connection.ops.quote_name
+    window, window_params = _compiled(along[:WINDOW])
+    where, where_params = _condition(matching)
+    # The window takes the table's name, so that a condition on the table is one on the window.
+    table = quote(along.model._meta.db_table)  # noqa: SLF001
+    order = ", ".join(
+        f"{quote(name.lstrip('-'))}{' DESC' if name[0] == '-' else ''}"
+        for name in along.query.order_by
+    )
+    with along_indexes(along.db), connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT id FROM ({window}) AS {table} WHERE {where} ORDER BY {order} LIMIT %s",
+            [*window_params, *where_params, REACH + 1],
+        )
+        return [row[0] for row in cursor]
+
+
+def _compiled(rows: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
+    sql, params = rows.query.get_compiler(rows.db).as_sql()
+    return sql, tuple(params)
+
+
+def _condition(rows: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
+    sql, params = rows.query.get_compiler(rows.db).compile(rows.query.where)
+    return sql, tuple(params)
 
 
 class CappedPaginator(AnyPaginator):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.models import Case, CharField, Value, When
 
-from django_integration.admin.paging import windowed
+from django_integration.admin.paging import within_window
 from django_integration.models import CeleryOutboxQuerySet, DatabaseNow
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ Rows = CeleryOutboxQuerySet
 NEWEST_FIRST = ("-id",)
 NEXT_FIRST = ("due_at", "id")
 LATEST_FIRST = ("-due_at", "-id")
+LOOKED_AT = ("id", "task_name", "due_at", "claimed_until", "retries")
+"""The columns that a condition of a list may be on."""
 
 
 def _all(rows: Rows) -> Rows:
@@ -43,18 +45,21 @@ class State:
     label: str
     rows: Callable[[Rows], Rows]
     """Exactly the rows in this state."""
-    along: Callable[[Rows], Rows] = _all
+    along: Callable[[Rows], Rows]
     """A range of an index that holds them, perhaps among others."""
     ordering: tuple[str, ...] = NEXT_FIRST
-    edge: str = ""
     indexed: bool = False
     """The range holds hardly anything else, so that no window is needed."""
 
-    def apply(self, rows: Any, *, narrowed: bool) -> Any:
-        """The rows in this state; `narrowed`: another condition without an index will follow."""
-        if narrowed or not self.indexed:
-            rows = windowed(self.along(rows), self.ordering, self.edge)
-        return self.rows(rows)
+    def apply(self, rows: Any, task_name: str = "") -> Any:
+        """The rows in this state, and of this task if one is named."""
+        matching = self.rows(rows)
+        if task_name:
+            matching = matching.filter(task_name=task_name)
+        elif self.indexed:
+            return matching
+        columns = self.along(rows).order_by(*self.ordering).values(*LOOKED_AT)
+        return within_window(columns, matching)
 
 
 # In-flight rows were the longest due. Failing ones stand at the other end, or have just left it.
@@ -63,9 +68,7 @@ STATES = {
     "in_flight": State("In flight", Rows.in_flight, Rows.pending),
     "backing_off": State("Backing off", backing_off, backing_off, indexed=True),
     "failing": State("Failing", Rows.failing, Rows.pending, LATEST_FIRST),
-    "published": State(
-        "Published", Rows.published, Rows.published, LATEST_FIRST, edge="id", indexed=True
-    ),
+    "published": State("Published", Rows.published, Rows.published, LATEST_FIRST, indexed=True),
 }
 EVERY = State("All", _all, _all, NEWEST_FIRST, indexed=True)
 

@@ -18,6 +18,7 @@ from django.utils.formats import number_format
 from celery_outbox_steps.errors import StoreError
 from django_integration.admin import charts
 from django_integration.admin.filters import STATE, TASK_NAME
+from django_integration.admin.paging import along_indexes
 from django_integration.enqueue import write_alias
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 from django_integration.store import DjangoStore
@@ -73,13 +74,15 @@ def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
     """The summary of the outbox that this project writes to; None if it can't be read."""
     alias = write_alias()
     try:
-        stats = DjangoStore(alias, connection=connections[alias]).stats(top=TOP)
+        with along_indexes(alias):
+            stats = DjangoStore(alias, connection=connections[alias]).stats(top=TOP)
+            panels = _panels(alias, stats)
     except StoreError:
         return None
     links = Links(request, site)
     return Summary(
         tiles=_tiles(stats, links),
-        panels=_panels(alias, stats),
+        panels=panels,
         relays=tuple({**relay, "left": age(relay["seconds_left"])} for relay in stats.relays),
         failing=tuple(
             {**task, "url": links.outbox(**{STATE: "failing", TASK_NAME: task["task_name"]})}

@@ -126,9 +126,7 @@ def test_charts(boss: Client) -> None:
     assert died.charts[0].text == "Last hour: none"
 
 
-def test_chart_shows_what_it_did_not_count(
-    boss: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chart_shows_what_it_did_not_count(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "LOOKED_AT", 2)
     for minutes in (50, 30, 10):
         waiting(created_at=ago(minutes=minutes + 0.2))
@@ -370,9 +368,9 @@ def test_the_number_of_queries_does_not_depend_on_the_rows(
     boss: Client, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     def queries() -> int:
-        with CaptureQueriesContext(connection, ) as captured:
+        with CaptureQueriesContext(connection) as captured:
             assert boss.get(reverse(OUTBOX) + query).status_code == 200
-        return len(captured)
+        return sum(each["sql"].startswith("SELECT") for each in captured)
 
     backing_off()
     few = queries()
@@ -399,5 +397,5 @@ def test_conditions_without_an_index_stop_at_the_window(
     rows = [backing_off(due_at=timezone.now() + timedelta(hours=n)) for n in range(1, 6)]
     monkeypatch.setattr(paging, "WINDOW", 2)
     found = listed(boss, OUTBOX, state="failing")
-    assert found == [row.pk for row in reversed(rows[2:])]
+    assert found == [row.pk for row in reversed(rows[3:])]
     assert listed(boss, OUTBOX, task_name=rows[0].task_name) == found
