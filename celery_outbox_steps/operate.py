@@ -6,23 +6,18 @@ on any Store, in chunks, and reports progress to whoever is waiting.
 
 from __future__ import annotations
 
-import os
-import socket
-import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from celery.utils.imports import symbol_by_name
-
 from celery_outbox_steps.config import RelayConfig, read
-from celery_outbox_steps.errors import ConfigurationError, OutboxError
+from celery_outbox_steps.errors import OutboxError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.relay import Relay
-from celery_outbox_steps.store import DeadLetters, Store
+from celery_outbox_steps.relay import Relay, new_relay_id
+from celery_outbox_steps.store import DeadLetters, Store, load_stores
 
 CHUNK = 1000
 
@@ -32,25 +27,6 @@ Progress = Callable[[int], None]
 
 def nobody(_: int) -> None:
     """Nobody is waiting."""
-
-
-def load_stores(app: Any) -> list[Store]:
-    """The Stores that the app is configured with."""
-    path = read(app.conf, "store")
-    try:
-        factory = symbol_by_name(path)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigurationError(
-            f"CELERY_OUTBOX_STORE = {path!r} can't be imported: {exc}. It names a function that "
-            'takes the app and returns a list of Stores, like "django_integration.store:stores".'
-        ) from exc
-    stores: list[Store] = factory(app)
-    return stores
-
-
-def new_relay_id() -> str:
-    """Who holds a row: host, process, and enough chance to tell two relays of a process apart."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 def status(app: Any, top: int = 10) -> list[dict[str, Any]]:

@@ -8,7 +8,10 @@ settles it before it claims another, so that a living relay never publishes a ro
 
 from __future__ import annotations
 
+import os
 import random
+import socket
+import uuid
 from collections import Counter
 from dataclasses import dataclass
 from time import monotonic
@@ -38,6 +41,11 @@ if TYPE_CHECKING:
 
 OUTAGE_DELAY = 1.0
 """Seconds until a row is due again after an outage. The breaker is what keeps the relay calm."""
+
+
+def new_relay_id() -> str:
+    """Who holds a row: host, process, and enough chance to tell two relays of a process apart."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 def never() -> bool:

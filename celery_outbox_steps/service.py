@@ -7,10 +7,7 @@ no child can be forked (`celery_outbox_steps.forks`).
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
-import uuid
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -19,7 +16,7 @@ from celery_outbox_steps import bell, forks
 from celery_outbox_steps.events import Journal
 from celery_outbox_steps.policy import IdleSchedule, restart_pause
 from celery_outbox_steps.publishers import Publisher, publisher_for
-from celery_outbox_steps.relay import Relay
+from celery_outbox_steps.relay import Relay, new_relay_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +43,7 @@ class RelayService:
         publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
     ) -> None:
         self.store = store
-        self.relay_id = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.relay_id = new_relay_id()
         self.journal = Journal(store.name, self.relay_id, meter, tracebacks=config.log_tracebacks)
         self._config = config
         publisher = publisher_factory(app, config.declare)

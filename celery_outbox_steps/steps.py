@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery import bootsteps
 from celery.exceptions import ImproperlyConfigured
-from celery.utils.imports import symbol_by_name
 
 from celery_outbox_steps import control  # noqa: F401  registers the remote control commands
 from celery_outbox_steps.config import BY_NAME, RelayConfig, read
 from celery_outbox_steps.errors import ConfigurationError, OutboxError
 from celery_outbox_steps.metrics import meter_for
 from celery_outbox_steps.service import RelayService
+from celery_outbox_steps.store import load_stores
 
 if TYPE_CHECKING:
     from celery_outbox_steps.store import Store
@@ -140,7 +140,7 @@ def _apply_flags(app: Any, flags: dict[str, Any]) -> None:
 def _services(worker: Any) -> list[RelayService]:
     app = worker.app
     config, meter = RelayConfig.from_app(app), meter_for(app)
-    stores = _stores(app)
+    stores = load_stores(app)
     for store in stores:
         _refuse_blocking_driver(worker, store)
         store.check()
@@ -157,19 +157,6 @@ def _own_liveness_file(config: RelayConfig, store: Store, *, several: bool) -> R
     if config.liveness_file is None or not several:
         return config
     return replace(config, liveness_file=f"{config.liveness_file}.{store.name}")
-
-
-def _stores(app: Any) -> list[Store]:
-    path = read(app.conf, "store")
-    try:
-        factory = symbol_by_name(path)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigurationError(
-            f"CELERY_OUTBOX_STORE = {path!r} can't be imported: {exc}. It names a function that "
-            'takes the app and returns a list of Stores, like "django_integration.store:stores".'
-        ) from exc
-    stores: list[Store] = factory(app)
-    return stores
 
 
 def _refuse_blocking_driver(worker: Any, store: Store) -> None:
