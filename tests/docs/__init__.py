@@ -1,0 +1,1 @@
+"""The docs are true: snippets run, links lead somewhere, the reference is complete."""
