@@ -66,9 +66,10 @@ def drain(ctx: click.Context, *, as_json: bool) -> None:
     from celery_outbox_steps import operate
 
     due = sum(each["depth"] for each in operate.status(ctx.obj.app, 0))
-    result = _with_bar("Draining", due, as_json, lambda on: operate.drain(ctx.obj.app, on))
+    answer = Answer(as_json=as_json)
+    result = answer.with_bar("Draining", due, lambda on: operate.drain(ctx.obj.app, on))
     done = {"published": result.published, "failed": result.retried, "dead": result.dead}
-    _say(done, as_json, "{published} published, {failed} to be tried again, {dead} dead letters")
+    answer.say(done, "{published} published, {failed} to be tried again, {dead} dead letters")
 
 
 @outbox.command(cls=OutboxCommand)
@@ -100,16 +101,12 @@ def replay(
             "Say which dead letters: ids, --task-name, --since, --until or --all."
         )
     which = DeadLetters(ids or None, task_name, _ago(until), _ago(since))
-    count = operate.count_dead_letters(ctx.obj.app, which)
-    if not dry_run:
-        count = _with_bar(
-            "Replaying", count, as_json, lambda on: operate.replay(ctx.obj.app, which, on)
-        )
-    _say(
-        {"replayed": 0 if dry_run else count, "matching": count},
-        as_json,
-        "{matching} dead letters would be replayed" if dry_run else "{replayed} replayed",
-    )
+    answer, count = Answer(as_json=as_json), operate.count_dead_letters(ctx.obj.app, which)
+    if dry_run:
+        answer.say({"matching": count}, "{matching} dead letters would be replayed")
+        return
+    done = answer.with_bar("Replaying", count, lambda on: operate.replay(ctx.obj.app, which, on))
+    answer.say({"replayed": done}, "{replayed} replayed")
 
 
 @outbox.command(cls=OutboxCommand)
@@ -147,16 +144,14 @@ def purge(
             "Nothing to purge: give --published-older-than or --dead-older-than, or set "
             "CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION."
         )
-    counts = operate.count_purgeable(ctx.obj.app, plan)
-    if not dry_run:
-        counts = _with_bar(
-            "Purging",
-            sum(counts.values()),
-            as_json,
-            lambda on: operate.purge(ctx.obj.app, plan, on),
-        )
-    words = "would be deleted" if dry_run else "deleted"
-    _say(counts, as_json, f"{{published}} published rows and {{dead_letters}} dead letters {words}")
+    answer, counts = Answer(as_json=as_json), operate.count_purgeable(ctx.obj.app, plan)
+    what = "{published} published rows and {dead_letters} dead letters"
+    if dry_run:
+        answer.say(counts, f"{what} would be deleted")
+        return
+    total = sum(counts.values())
+    done = answer.with_bar("Purging", total, lambda on: operate.purge(ctx.obj.app, plan, on))
+    answer.say(done, f"{what} deleted")
 
 
 def describe(found: dict[str, Any]) -> str:
@@ -189,13 +184,18 @@ def _ago(moment: datetime | None) -> float | None:
     return (datetime.now(timezone.utc) - moment.replace(tzinfo=timezone.utc)).total_seconds()
 
 
-def _with_bar(label: str, length: int, quiet: bool, work: Callable[[Any], Any]) -> Any:
-    """Run with a progress bar where a person waits, and without one for a machine."""
-    if quiet:
-        return work(lambda _: None)
-    with click.progressbar(length=length, label=label) as bar:
-        return work(bar.update)
+class Answer:
+    """How a command speaks: to a person, or to a machine that reads JSON."""
 
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
 
-def _say(fields: dict[str, int], as_json: bool, text: str) -> None:
-    click.echo(json.dumps(fields) if as_json else text.format(**fields))
+    def with_bar(self, label: str, length: int, work: Callable[[Any], Any]) -> Any:
+        """Run with a progress bar where a person waits, and without one for a machine."""
+        if self._as_json:
+            return work(lambda _: None)
+        with click.progressbar(length=length, label=label) as bar:
+            return work(bar.update)
+
+    def say(self, fields: dict[str, int], text: str) -> None:
+        click.echo(json.dumps(fields) if self._as_json else text.format(**fields))

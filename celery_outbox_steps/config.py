@@ -70,7 +70,7 @@ def _callable_path(value: Any) -> Any:
 
 def _names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError  # noqa: TRY004  every wrong value is told in the same way
+        raise ValueError
     names = tuple(value)
     if not all(isinstance(name, str) and name for name in names):
         raise ValueError
@@ -126,59 +126,139 @@ class Setting:
 
 SETTINGS = (
     Setting("relay", False, BOOLEAN, "Run the outbox relay inside this worker.", flag=True),
-    Setting("app", None, MAYBE_DOTTED,
-            "Dotted path of the Celery app, for management commands and tests. "
-            "Default: Celery's current app."),
-    Setting("store", "django_integration.store:stores", DOTTED,
-            "Dotted path of the function that builds the Stores.", flag=True),
-    Setting("databases", None, MAYBE_NAMES,
-            "Database aliases that hold an outbox; one relay runs for each. "
-            "Default: the alias that the router names for writing."),
+    Setting(
+        "app",
+        None,
+        MAYBE_DOTTED,
+        "Dotted path of the Celery app, for management commands and tests. "
+        "Default: Celery's current app.",
+    ),
+    Setting(
+        "store",
+        "django_integration.store:stores",
+        DOTTED,
+        "Dotted path of the function that builds the Stores.",
+        flag=True,
+    ),
+    Setting(
+        "databases",
+        None,
+        MAYBE_NAMES,
+        "Database aliases that hold an outbox; one relay runs for each. "
+        "Default: the alias that the router names for writing.",
+    ),
     Setting("batch_size", 500, COUNT, "Rows per claim.", flag=True),
-    Setting("idle_time", 1.0, PAUSE, "Longest pause between two looks at the table, in seconds.",
-            flag=True),
-    Setting("backoff_time", 120.0, SECONDS,
-            "Delay after a message's first failure, in seconds; doubles with each further one.",
-            flag=True),
-    Setting("max_backoff", 3600.0, SECONDS, "Longest delay after a failure, in seconds.", flag=True),
-    Setting("max_retries", 5, RETRIES, "Failed attempts before a message is a dead letter.",
-            flag=True),
-    Setting("stale_timeout", 300.0, SECONDS,
-            "The lease, in seconds: when the rows of a relay that died become free again.",
-            flag=True),
-    Setting("send_timeout", 10.0, SECONDS,
-            "Longest time for publishing a batch, its confirms included, in seconds.", flag=True),
-    Setting("shutdown_timeout", 30.0, SECONDS,
-            "Longest time for the last batch on a warm shutdown, in seconds.", flag=True),
-    Setting("broker_outage_cooldown", 30.0, SECONDS,
-            "Pause after two broker outages in a row, in seconds.", flag=True),
+    Setting(
+        "idle_time",
+        1.0,
+        PAUSE,
+        "Longest pause between two looks at the table, in seconds.",
+        flag=True,
+    ),
+    Setting(
+        "backoff_time",
+        120.0,
+        SECONDS,
+        "Delay after a message's first failure, in seconds; doubles with each further one.",
+        flag=True,
+    ),
+    Setting(
+        "max_backoff", 3600.0, SECONDS, "Longest delay after a failure, in seconds.", flag=True
+    ),
+    Setting(
+        "max_retries", 5, RETRIES, "Failed attempts before a message is a dead letter.", flag=True
+    ),
+    Setting(
+        "stale_timeout",
+        300.0,
+        SECONDS,
+        "The lease, in seconds: when the rows of a relay that died become free again.",
+        flag=True,
+    ),
+    Setting(
+        "send_timeout",
+        10.0,
+        SECONDS,
+        "Longest time for publishing a batch, its confirms included, in seconds.",
+        flag=True,
+    ),
+    Setting(
+        "shutdown_timeout",
+        30.0,
+        SECONDS,
+        "Longest time for the last batch on a warm shutdown, in seconds.",
+        flag=True,
+    ),
+    Setting(
+        "broker_outage_cooldown",
+        30.0,
+        SECONDS,
+        "Pause after two broker outages in a row, in seconds.",
+        flag=True,
+    ),
     Setting("liveness_file", None, FILE, "File to touch while the relay is alive.", flag=True),
-    Setting("exclude_tasks", (), NAMES,
-            "Task names and fnmatch patterns that bypass the outbox."),
-    Setting("require_transaction", False, BOOLEAN,
-            "Refuse calls outside of a transaction instead of warning."),
+    Setting("exclude_tasks", (), NAMES, "Task names and fnmatch patterns that bypass the outbox."),
+    Setting(
+        "require_transaction",
+        False,
+        BOOLEAN,
+        "Refuse calls outside of a transaction instead of warning.",
+    ),
     Setting("notify", True, BOOLEAN, "Wake the relay with PostgreSQL's LISTEN/NOTIFY.", flag=True),
-    Setting("declare", True, BOOLEAN,
-            "Declare the queues of a message before it is published.", flag=True),
-    Setting("retention", None, MAYBE_SECONDS,
-            "Keep published rows for so many seconds. Default: deleted at once.", flag=True),
-    Setting("dlq_retention", None, MAYBE_SECONDS,
-            "How old dead letters get before a purge removes them, in seconds. Default: forever."),
-    Setting("redactor", None, MAYBE_DOTTED,
-            "Dotted path of `(task_name, args, kwargs) -> (args, kwargs)`: what people may see."),
+    Setting(
+        "declare",
+        True,
+        BOOLEAN,
+        "Declare the queues of a message before it is published.",
+        flag=True,
+    ),
+    Setting(
+        "retention",
+        None,
+        MAYBE_SECONDS,
+        "Keep published rows for so many seconds. Default: deleted at once.",
+        flag=True,
+    ),
+    Setting(
+        "dlq_retention",
+        None,
+        MAYBE_SECONDS,
+        "How old dead letters get before a purge removes them, in seconds. Default: forever.",
+    ),
+    Setting(
+        "redactor",
+        None,
+        MAYBE_DOTTED,
+        "Dotted path of `(task_name, args, kwargs) -> (args, kwargs)`: what people may see.",
+    ),
     Setting("structlog_enabled", True, BOOLEAN, "Catch structlog's context variables."),
-    Setting("structlog_context_keys", None, MAYBE_NAMES,
-            "Catch only these context variables. Default: all."),
+    Setting(
+        "structlog_context_keys",
+        None,
+        MAYBE_NAMES,
+        "Catch only these context variables. Default: all.",
+    ),
     Setting("metrics", None, MAYBE_DOTTED, 'Metrics sink: a dotted path, or "datadog".', flag=True),
     Setting("metrics_task_tag", True, BOOLEAN, "Tag the message counters with the task's name."),
-    Setting("metrics_task_names", None, MAYBE_NAMES,
-            "Task names and fnmatch patterns to tag as they are; all others as `other`. "
-            "Default: all."),
-    Setting("sample_interval", 15.0, SECONDS,
-            "Seconds between two looks at the table for the gauges.", flag=True),
-    Setting("log_tracebacks", True, BOOLEAN,
-            "Log tracebacks with the errors of the relay, of metrics sinks and of signal "
-            "receivers."),
+    Setting(
+        "metrics_task_names",
+        None,
+        MAYBE_NAMES,
+        "Task names and fnmatch patterns to tag as they are; all others as `other`. Default: all.",
+    ),
+    Setting(
+        "sample_interval",
+        15.0,
+        SECONDS,
+        "Seconds between two looks at the table for the gauges.",
+        flag=True,
+    ),
+    Setting(
+        "log_tracebacks",
+        True,
+        BOOLEAN,
+        "Log tracebacks with the errors of the relay, of metrics sinks and of signal receivers.",
+    ),
 )
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}

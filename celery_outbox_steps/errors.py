@@ -16,7 +16,7 @@ class ConfigurationError(OutboxError, ValueError):
 
 
 class StoreError(OutboxError):
-    """The database can't be used right now, or is not set up. The relay backs off and tries again."""
+    """The database can't be used right now, or is not set up. The relay backs off."""
 
 
 class EnvelopeError(OutboxError, ValueError):

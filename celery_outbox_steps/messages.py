@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class ClaimedMessage(NamedTuple):
-    """One row, leased to this relay. The texts are as the envelope wrote them: unparsed, untrusted."""
+    """One row, leased to this relay. Its texts are the envelope's: unparsed, untrusted."""
 
     id: int
     task_id: str
