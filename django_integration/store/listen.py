@@ -110,9 +110,14 @@ class Listener:
     def _complain(self, alias: str, reason: str) -> None:
         if not self._complained:
             logger.warning(
-                "celery_outbox_listen_unavailable: polling %s instead: %s", alias, reason,
-                extra={"event": "celery_outbox_listen_unavailable", "database": alias,
-                       "reason": reason},
+                "celery_outbox_listen_unavailable: polling %s instead: %s",
+                alias,
+                reason,
+                extra={
+                    "event": "celery_outbox_listen_unavailable",
+                    "database": alias,
+                    "reason": reason,
+                },
             )
         self._complained = True
 
