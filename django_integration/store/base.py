@@ -13,6 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
+from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import (
@@ -263,7 +264,10 @@ class _Work:
 
 
 def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
-    vendor = (connection or connections[alias]).vendor
+    try:
+        vendor = (connection or connections[alias]).vendor
+    except ConnectionDoesNotExist:
+        raise StoreError(f"database {alias!r}: there is none of this name in DATABASES") from None
     try:
         return DIALECTS[vendor]()
     except KeyError:
