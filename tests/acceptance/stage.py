@@ -121,7 +121,7 @@ class Stage:
     def arrived(self) -> list[str]:
         """Ids of the parcels that reached the broker, taken out of their queue."""
         with Connection(self.broker, transport_options=self._transport_options()) as connection:
-            count = connection.SimpleQueue(self.parcels).qsize()
+            count = self._waiting_parcels(connection)
             found: list[str] = []
             with connection.Consumer(
                 Queue(self.parcels, Exchange(self.parcels), self.parcels),
@@ -230,7 +230,8 @@ class Stage:
     def control(self, worker: Worker, *arguments: str) -> Any:
         """The answer of one worker to an inspect or control command."""
         output = self.celery(arguments[0], "-j", "-t", "10", "-d", worker.node, *arguments[1:])
-        return json.loads(output)[worker.node]
+        answer = json.loads(output)
+        return (answer[0] if isinstance(answer, list) else answer)[worker.node]
 
     def logs(self) -> str:
         return "\n".join(worker.logs() for worker in self.workers)
@@ -250,6 +251,13 @@ class Stage:
             connections[alias].close()
 
     # -- details ----------------------------------------------------------------------------------
+
+    def _waiting_parcels(self, connection: Any) -> int:
+        channel = connection.default_channel
+        if "redis:" in self.broker:  # kombu forgets the prefix when it looks for a queue
+            return int(channel._size(self.parcels))
+        queue = Queue(self.parcels, Exchange(self.parcels), self.parcels)
+        return int(queue(channel).declare() and queue(channel).queue_declare().message_count)
 
     def _transport_options(self) -> dict[str, Any]:
         # On Redis everything of this stage goes under one prefix; RabbitMQ does not look.
