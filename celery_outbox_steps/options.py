@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from celery.bin.base import CeleryOption
 
 from celery_outbox_steps.config import SETTINGS, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GROUP = "Outbox Relay Options"
 
@@ -21,7 +24,15 @@ def install(app: Any) -> None:
     """Give the app's worker command the `--outbox-*` flags. Doing it twice changes nothing."""
     options = app.user_options["worker"]
     if not any(getattr(option, "help_group", None) == GROUP for option in options):
-        options.update(_option(setting) for setting in SETTINGS if setting.flag)
+        ours = {_option(setting) for setting in SETTINGS if setting.flag}
+        app.user_options["worker"] = _InOrder(options | ours)
+
+
+class _InOrder(set[Any]):
+    """Celery keeps options in a set, which would show them in another order in every `--help`."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=lambda option: option.name))
 
 
 def _option(setting: Setting) -> Any:

@@ -11,7 +11,7 @@ from django_integration.management.base import OutboxCommand
 class Command(OutboxCommand):
     help = "Publish everything that is due in the outbox, from this process."
 
-    def run(self, app: Any, options: dict[str, Any]) -> str:
+    def run(self, app: Any, _: dict[str, Any]) -> str:
         due = sum(each["depth"] for each in operate.status(app, 0))
         result = self.with_bar("Draining", due, lambda on: operate.drain(app, on))
         return (

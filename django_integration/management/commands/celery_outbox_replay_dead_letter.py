@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, time
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def moment(text: str) -> datetime:
     """A point in time; without a zone it is in the project's TIME_ZONE."""
     day = parse_date(text)
-    found = datetime(day.year, day.month, day.day) if day else parse_datetime(text)
+    found = datetime.combine(day, time.min) if day else parse_datetime(text)
     if found is None:
         raise ValueError(text)
     return timezone.make_aware(found) if timezone.is_naive(found) else found
@@ -56,4 +56,4 @@ class Command(OutboxCommand):
 
 
 def _ago(moment: datetime | None) -> float | None:
-    return None if moment is None else (timezone.now() - moment).total_seconds()
+    return None if moment is None else (datetime.now(moment.tzinfo) - moment).total_seconds()
