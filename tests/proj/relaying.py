@@ -34,11 +34,12 @@ def messages(now: datetime, using: str = "default") -> list[Message]:
 
 def publish_all(app: Any, now: datetime, using: str = "default") -> int:
     """Publish what is stored with the real publisher, and say how many it were."""
-    batch = messages(now, using)
+    found = rows(using)
+    batch = [open_envelope(claimed(row), now) for row in found]
     receipts = list(publisher_for(app).publish(batch, timeout=20))
     errors = [receipt.error for receipt in receipts if receipt.error]
     assert not errors, errors
     assert len(receipts) == len(batch)
-    for row in rows(using):
+    for row in found:
         row.delete()
     return len(batch)
