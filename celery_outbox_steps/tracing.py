@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from celery_outbox_steps.messages import ClaimedMessage, Message
 
@@ -41,21 +41,19 @@ def structlog() -> Any:
 def storing(rows: Sequence[Any]) -> AbstractContextManager[Any]:
     """A span around the INSERT, where the caller has one that it can be part of."""
     sdk = sentry()
-    if sdk is None:
-        return _NOTHING
-    streams = _streams(sdk)
-    parent = sdk.traces.get_current_span() if streams else sdk.get_current_span()
-    if parent is None:
-        return _NOTHING
-    return _child(sdk, len(rows), streams=streams)
+    return _NOTHING if sdk is None else _quietly(lambda: _child(sdk, len(rows)))
 
 
 def around(rows: Sequence[ClaimedMessage]) -> AbstractContextManager[Any]:
     """One span per batch, and the callers' context around it if all of them share one."""
     sdk, contextvars = sentry(), structlog()
-    if sdk is None and contextvars is None:
-        return _NOTHING
-    return _around(rows, sdk, contextvars)
+    surroundings: list[Callable[[], AbstractContextManager[Any]]] = []
+    if contextvars is not None:
+        context = _shared(row.structlog_context for row in rows)
+        surroundings.append(lambda: _bound(contextvars, context))
+    if sdk is not None:
+        surroundings.append(lambda: _segment(sdk, rows))
+    return _quietly(*surroundings) if surroundings else _NOTHING
 
 
 def restore(rows: Iterable[ClaimedMessage], messages: Iterable[Message]) -> None:
@@ -93,23 +91,24 @@ def capture(error: BaseException, logger_name: str, tags: Mapping[str, str]) -> 
         sdk.capture_event(event, hint=hint)
 
 
-# -- Sentry ---------------------------------------------------------------------------------------
-
-
 @contextmanager
-def _around(rows: Sequence[ClaimedMessage], sdk: Any, contextvars: Any) -> Iterator[None]:
+def _quietly(*makers: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter what can be entered. Other people's tracing must not stop a call or lose a batch."""
     stack = ExitStack()
-    with suppress(Exception):  # neither here nor below: what is published has to be settled
-        if contextvars is not None:
-            context = _shared(row.structlog_context for row in rows)
-            stack.enter_context(_bound(contextvars, context))
-        if sdk is not None:
-            stack.enter_context(_segment(sdk, rows))
+    with suppress(Exception):
+        for make in makers:
+            stack.enter_context(make())
     try:
         yield
-    finally:
+    except BaseException:
         with suppress(Exception):
-            stack.close()
+            stack.__exit__(*sys.exc_info())
+        raise
+    with suppress(Exception):
+        stack.close()
+
+
+# -- Sentry ---------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -132,13 +131,15 @@ def _started(sdk: Any, headers: dict[str, str]) -> Any:
 
 
 @contextmanager
-def _child(sdk: Any, count: int, *, streams: bool) -> Iterator[None]:
+def _child(sdk: Any, count: int) -> Iterator[None]:
+    """A span of the caller's, if it has one."""
     op, name = ENQUEUE
-    if streams:
-        span = sdk.traces.start_span(name=name, attributes=_attributes(op))
-    else:
-        span = sdk.start_span(op=op, name=name, origin=ORIGIN)
-    with span:
+    spans = sdk.traces if _streams(sdk) else sdk
+    if spans.get_current_span() is None:
+        yield
+        return
+    known = {"op": op, "origin": ORIGIN} if spans is sdk else {"attributes": _attributes(op)}
+    with spans.start_span(name=name, **known) as span:
         _describe(span, count)
         yield
 

@@ -43,6 +43,12 @@ class Envelopes(Transport):
         found = [envelope.get_event() for envelope in self.envelopes]
         return [event for event in found if event is not None]
 
+    def spans(self) -> dict[str, str]:
+        """Streamed spans: their trace ids by name."""
+        items = [item for envelope in self.envelopes for item in envelope.items]
+        found = [item.payload.json["items"] for item in items if item.type == "span"]
+        return {span["name"]: span["trace_id"] for group in found for span in group}
+
     def named(self, name: str) -> list[dict[str, Any]]:
         return [event for event in self.transactions if event["transaction"] == name]
 
@@ -140,6 +146,24 @@ class TestTrace:
         (batch,) = sentry.named("celery_outbox.relay")
         assert batch["contexts"]["trace"]["trace_id"] not in callers
         assert batch["contexts"]["trace"]["data"]["messaging.batch.message_count"] == 2
+
+    def test_an_sdk_that_streams_its_spans(
+        self, app: Any, watch: Callable[..., Any], make_sentry: Callable[..., Envelopes]
+    ) -> None:
+        sentry = make_sentry(trace_lifecycle="stream")
+        if not tracing._streams(sentry_sdk):
+            pytest.skip("this SDK does not stream spans")
+        with sentry_sdk.traces.start_span(name="request") as request:
+            with transaction.atomic():
+                app.send_task("shop.ship_order")
+            trace_id = request.trace_id
+        relay = watch(app)
+        relay.counted("published", 1)
+        assert traces(relay.publisher.published) == [trace_id]
+        sentry_sdk.flush()
+        spans = sentry.spans()
+        assert {"request", "celery_outbox.enqueue", "celery_outbox.relay"} <= spans.keys()
+        assert set(spans.values()) == {trace_id}
 
     def test_an_idle_relay_sends_nothing(
         self, app: Any, watch: Callable[..., Any], sentry: Envelopes
@@ -243,8 +267,10 @@ def test_a_sentry_that_breaks_does_not_stop_the_relay(
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("sentry is broken")
 
-    monkeypatch.setattr(sentry_sdk, "continue_trace", refuse)
-    call(app, "shop.ship_order")
+    for name in ("continue_trace", "get_current_span"):
+        monkeypatch.setattr(sentry_sdk, name, refuse)
+    with transaction.atomic():
+        app.send_task("shop.ship_order")
     watch(app).counted("published", 1)
 
 
