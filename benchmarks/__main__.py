@@ -60,7 +60,7 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path) ->
             with suppress(Exception):
                 broker.delete()
         judged = budgets(bench.results, plan)
-        report.write(folder, bench.results, plan, judged)
+        report.write(folder, bench.results, judged)
     say(f"{(time.monotonic() - began) / 60:.1f} minutes; the report is {folder / 'index.md'}")
     for budget in judged:
         verdict = "holds" if budget.holds else "missed" if budget.measured else "not measured"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.results import Spread
 from benchmarks.sections import cost, enqueue, growth, latency, relay
 
 if TYPE_CHECKING:
     from benchmarks.plan import Plan
-    from benchmarks.results import Results
+    from benchmarks.results import Results, Spread
+
+TIMES = "times"
 
 
 @dataclass(frozen=True)
@@ -46,22 +47,22 @@ def budgets(results: Results, plan: Plan) -> list[Budget]:
     steady = latency.contender(latency.OURS, 200)
     return [
         Budget("Enqueue, one call in an open transaction, against `apply_async` to RabbitMQ", 1.0,
-               True, "×", times("enqueue", enqueue.SINGLE, enqueue.DIRECT, "call")),
+               True, TIMES, times("enqueue", enqueue.SINGLE, enqueue.DIRECT, "call")),
         Budget("Enqueue in bulk, per task, against a single call", 0.4,
-               True, "×", times("enqueue", enqueue.BULK, enqueue.SINGLE, "call")),
+               True, TIMES, times("enqueue", enqueue.BULK, enqueue.SINGLE, "call")),
         Budget("Relay to RabbitMQ, confirmed, against a bare py-amqp loop", 0.85,
-               False, "×", times("relay_rabbitmq", relay.OURS, relay.AMQP, "rate")),
+               False, TIMES, times("relay_rabbitmq", relay.OURS, relay.AMQP, "rate")),
         Budget("Relay to Redis, against a bare kombu `Producer.batch()` loop", 0.85,
-               False, "×", times("relay_redis", relay.OURS, relay.KOMBU, "rate")),
+               False, TIMES, times("relay_redis", relay.OURS, relay.KOMBU, "rate")),
         Budget(f"Relay with {sum(plan.parked):,} rows, {plan.parked[0]:,} of them backing off, "
                "against 10,000 rows", 0.9,
-               False, "×", times("backlog", parked, growth.SMALLEST, "rate")),
+               False, TIMES, times("backlog", parked, growth.SMALLEST, "rate")),
         Budget("Relay while another session holds an old snapshot, against none", 0.8,
-               False, "×", times("snapshot", growth.SNAPSHOT, growth.NO_SNAPSHOT, "rate")),
+               False, TIMES, times("snapshot", growth.SNAPSHOT, growth.NO_SNAPSHOT, "rate")),
         Budget("COMMIT to consumer at 200/s on PostgreSQL, p50", 10,
                True, "ms", value("latency", steady, "p50")),
         Budget("COMMIT to consumer at 200/s on PostgreSQL, p99", 50,
                True, "ms", value("latency", steady, "p99")),
         Budget("A worker's task throughput with an idle relay, against none", 0.97,
-               False, "×", times("tasks", cost.WITH_IDLE, cost.WITHOUT, "rate")),
+               False, TIMES, times("tasks", cost.WITH_IDLE, cost.WITHOUT, "rate")),
     ]  # fmt: skip

@@ -30,7 +30,7 @@ class Environment:
         self._folder = tempfile.TemporaryDirectory(prefix="outbox-bench-")
         self._databases: list[str] = []
 
-    def __enter__(self) -> Environment:
+    def __enter__(self) -> Environment:  # noqa: PYI034  Self is Python 3.11's
         for name in NAMES:
             service = finder.provide(name, say)
             os.environ.update(service.environment())

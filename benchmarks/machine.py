@@ -61,7 +61,10 @@ def _git(*arguments: str) -> str:
 
 
 def _peer_versions() -> dict[str, str]:
-    code = f"import json, importlib.metadata as m; print(json.dumps({{n: m.version(n) for n in {PEERS}}}))"
+    code = (
+        "import json; from importlib.metadata import version;"
+        f"print(json.dumps({{name: version(name) for name in {PEERS}}}))"
+    )
     done = subprocess.run([PEER_PYTHON, "-c", code], capture_output=True, text=True, check=True)
     answer: dict[str, str] = json.loads(done.stdout)
     return answer

@@ -55,7 +55,8 @@ def _rows(spreads: dict[str, Spread]) -> Iterator[str]:
         low, high = (LABELS + max(0.0, value * scale) for value in (spread.low, spread.high))
         middle = y + 11
         yield f'<text x="{LABELS - 10}" y="{y + 16}" text-anchor="end">{escape(name)}</text>'
-        yield f'<rect x="{LABELS}" y="{y}" width="{length:.1f}" height="22" fill="{_colour(name)}"/>'
+        size = f'width="{length:.1f}" height="22"'
+        yield f'<rect x="{LABELS}" y="{y}" {size} fill="{_colour(name)}"/>'
         yield (
             f'<path class="whisker" fill="none" d="M{low:.1f} {middle}H{high:.1f}'
             f'M{low:.1f} {middle - 4}v8M{high:.1f} {middle - 4}v8"/>'

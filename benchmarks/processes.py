@@ -41,7 +41,7 @@ class Process:
         self._log = Path(tempfile.mkstemp(prefix="outbox-bench-", suffix=".log")[1])
         self.popen: subprocess.Popen[str]
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> Process:  # noqa: PYI034  Self is Python 3.11's
         with self._log.open("w") as log:
             self.popen = subprocess.Popen(
                 self._argv,

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.budgets import Budget
-    from benchmarks.plan import Plan
     from benchmarks.results import Results, Section, Spread
 
 QUIET = 0.7
@@ -24,7 +23,7 @@ INTRODUCTION = {
 }
 
 
-def write(folder: Path, results: Results, plan: Plan, budgets: list[Budget]) -> None:
+def write(folder: Path, results: Results, budgets: list[Budget]) -> None:
     """Replace the folder's report with this one."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.svg"):
@@ -34,26 +33,26 @@ def write(folder: Path, results: Results, plan: Plan, budgets: list[Budget]) -> 
     for section in results.sections.values():
         if section.chart:
             (folder / f"{section.name}.svg").write_text(plots.bars(section))
-    (folder / "index.md").write_text("\n".join(_page(results, plan, budgets)) + "\n")
+    (folder / "index.md").write_text("\n".join(_page(results, budgets)) + "\n")
 
 
-def _page(results: Results, plan: Plan, budgets: list[Budget]) -> Iterator[str]:
+def _page(results: Results, budgets: list[Budget]) -> Iterator[str]:
     yield "# Benchmarks"
     yield ""
     yield INTRODUCTION[results.plan]
-    yield from _conditions(results, plan)
+    yield from _conditions(results)
     yield from _budget_table(budgets)
     for section in results.sections.values():
         yield from _section(section)
     yield from _machine(results)
 
 
-def _conditions(results: Results, plan: Plan) -> Iterator[str]:
+def _conditions(results: Results) -> Iterator[str]:
     yield ""
     yield (
-        f"Contenders take turns: each of the {plan.rounds} rounds (fewer or more where a table says "
-        "so) runs all of them once. Shown are the median and, in brackets, the smallest and the "
-        "largest round. Ratios are made within a round."
+        "Contenders take turns: a round runs each of them once, and every table says how many "
+        "rounds there were. Shown are the median and, in brackets, the smallest and the largest "
+        "round. Ratios are made within a round, of values that were measured seconds apart."
     )
     highest = max(results.loads.values(), default=0.0)
     if results.loads and next(iter(results.loads.values())) > QUIET:
@@ -88,7 +87,7 @@ def _section(section: Section) -> Iterator[str]:
         yield f"![{section.title}]({section.name}.svg)"
         yield ""
     heads = [f"{name}, {unit}" for name, unit in section.units.items()]
-    against = f"× {section.reference}" if section.reference else ""
+    against = f"times {section.reference}" if section.reference else ""
     yield f"| | {' | '.join(heads)} |" + (f" {against} |" if against else "")
     yield "|---|" + "---|" * (len(heads) + bool(against))
     for contender in section.values:
@@ -124,10 +123,10 @@ def _machine(results: Results) -> Iterator[str]:
 
 def _spread(spread: Spread | None) -> str:
     if spread is None:
-        return "–"
+        return "-"
     if spread.low == spread.high:
         return number(spread.median)
-    return f"{number(spread.median)} ({number(spread.low)}–{number(spread.high)})"
+    return f"{number(spread.median)} ({number(spread.low)} to {number(spread.high)})"
 
 
 def _budget_json(budget: Budget) -> dict[str, object]:

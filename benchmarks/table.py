@@ -1,7 +1,7 @@
 """The outbox tables under measurement, ours and the peer's, filled from the program that measures.
 
-500 rows are stored by real task calls; a backlog is made of copies of them, inserted by the database
-in one transaction. Our copies are dated as if they had come in at 2,000 per second.
+500 rows are stored by real task calls; a backlog is made of copies of them, inserted by the
+database in one transaction, and dated as if they had come in at 2,000 per second.
 """
 
 from __future__ import annotations

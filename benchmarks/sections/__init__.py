@@ -51,8 +51,10 @@ class Contender:
     broker: brokers.Broker
     processes: Callable[[], list[Process]]
     table: Table | None = None
+    share: float = 1.0
+    """Of the messages of a run: less for one that would take minutes for all of them."""
 
-    def run(self, fill: Callable[[Table], None], messages: int) -> Measured:
+    def run(self, messages: int, fill: Callable[[Table, int], None] = Table.fill) -> Measured:
         """Ready first, then the rows appear; watched from the first message to the last."""
         self.broker.purge()
         if self.table:
@@ -61,24 +63,24 @@ class Contender:
             running = [stack.enter_context(process) for process in self.processes()]
             for process in running:
                 process.wait_until_ready()
-            return self._watched(running, fill, messages)
+            return self._watched(running, fill, int(messages * self.share))
 
     def run_on(self, messages: int) -> Measured:
         """The rows are there before the processes are; those stop when so many have passed."""
         self.broker.purge()
         with ExitStack() as stack:
             running = [stack.enter_context(process) for process in self.processes()]
-            passage = brokers.watch(self.broker, messages, running)
+            passage = brokers.watch(self.broker, int(messages * self.share), running)
             for process in running:
                 process.kill()  # a gentle stop would go on relaying
             return Measured(passage.rate, 0.0, 0.0)
 
     def _watched(
-        self, running: list[Process], fill: Callable[[Table], None], messages: int
+        self, running: list[Process], fill: Callable[[Table, int], None], messages: int
     ) -> Measured:
         cpu = sum(process.cpu() for process in running)
         if self.table:
-            fill(self.table)
+            fill(self.table, messages)
         for process in running:
             if isinstance(process, Agent):
                 process.tell("go")
@@ -111,7 +113,8 @@ def the_peer(
     broker: brokers.Broker, table: Table, kind: str | None = None, note: str = ""
 ) -> Contender:
     name = f"django-celery-outbox{note}"
-    return Contender(name, broker, lambda: [peer_relay(table.where, kind or broker.name)], table)
+    where, kind = table.where, kind or broker.name
+    return Contender(name, broker, lambda: [peer_relay(where, kind)], table, share=0.2)
 
 
 def the_limit(

@@ -1,16 +1,17 @@
-"""Growth: what a large backlog, large messages, old snapshots and other databases do to the rate."""
+"""Growth: what backlogs, large messages, old snapshots and other databases do to the rate."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.results import Section
 from benchmarks.sections import Contender, our_workers, the_peer
+from benchmarks.table import Table
 
 if TYPE_CHECKING:
     from benchmarks.sections import Bench
-    from benchmarks.table import Table
 
 OURS = "this package"
 PEER = "django-celery-outbox"
@@ -94,7 +95,7 @@ def snapshot(bench: Bench) -> None:
     for _ in range(bench.plan.growth_rounds):
         for name in (NO_SNAPSHOT, SNAPSHOT):
             with table.old_snapshot() if name == SNAPSHOT else nullcontext():
-                measured = relay.run(lambda each: each.fill(count), count)
+                measured = relay.run(count)
             section.add(name, rate=measured.rate)
 
 
@@ -114,12 +115,9 @@ def payloads(bench: Bench) -> None:
 
 
 def _filled(relay: Contender, count: int, size: int) -> float:
-    def fill(table: Table) -> None:
-        table.fill(count, size)
-
     if relay.table:
         relay.table.have_templates(size)
-    return relay.run(fill, count).rate
+    return relay.run(count, partial(Table.fill, payload=size)).rate
 
 
 def databases(bench: Bench) -> None:

@@ -82,11 +82,11 @@ def _measure(bench: Bench, case: Case) -> dict[str, float]:
         stack.enter_context(case.relay)
         for process in (consumer, producer, case.relay):
             process.wait_until_ready()
-        time.sleep(2)  # what the producer stored while it got ready is on its way
+        time.sleep(1.5)  # what the producer stored while it got ready is on its way
         consumer.ask("forget")
         together = max(1, case.rate // 200)
         achieved = float(producer.ask(f"{case.rate} {bench.plan.latency_seconds} {together}"))
-        time.sleep(2.5)  # a relay that polls once a second must have had its turn
+        time.sleep(1.5)  # a relay that polls once a second must have had its turn
         consumer.ask("report")
         return _percentiles(_read(committed), _read(arrived)) | {"achieved": achieved}
 

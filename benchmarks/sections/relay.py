@@ -53,5 +53,5 @@ def _compare(
     bench.results.sections[name] = section
     count = bench.plan.messages
     for contender in rounds(bench.plan.rounds, contenders):
-        measured = contender.run(lambda table: table.fill(count), count)
+        measured = contender.run(count)
         section.add(contender.name, rate=measured.rate, cpu=measured.cpu, memory=measured.memory)
