@@ -23,7 +23,7 @@ from django.utils.html import format_html
 from celery_outbox_steps.config import read
 from django_integration import redaction
 from django_integration.admin.filters import STATE, TASK_NAME
-from django_integration.admin.paging import REACH, CappedPaginator, along_indexes
+from django_integration.admin.paging import NO_SCANS, REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
 from django_integration.conf import django_settings
 from django_integration.enqueue import write_alias
@@ -48,7 +48,7 @@ class SlimChangeList(ChangeList):
     result_list: Any
 
     def get_results(self, request: HttpRequest) -> None:
-        with along_indexes(self.root_queryset.db):
+        with along_indexes(self.root_queryset.db, NO_SCANS):
             super().get_results(request)
             len(self.result_list)  # reads the page now, and not when the template asks
 

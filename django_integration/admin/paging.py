@@ -38,8 +38,12 @@ ESTIMATES = {
 }
 
 
+NO_SCANS = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
+"""For a page of a list, which may well be sorted: its rows are few, or in the order of an index."""
+
+
 @contextmanager
-def along_indexes(alias: str) -> Iterator[None]:
+def along_indexes(alias: str, planner: str = FOR_TRANSACTION) -> Iterator[None]:
     """PostgreSQL reads along the indexes inside of this, whatever its statistics say of a queue.
 
     For reading only: it ends with a rollback, which takes the planner's settings back.
@@ -50,7 +54,7 @@ def along_indexes(alias: str) -> Iterator[None]:
         return
     with transaction.atomic(using=alias):
         with connection.cursor() as cursor:
-            cursor.execute(FOR_TRANSACTION)
+            cursor.execute(planner)
         yield
         transaction.set_rollback(True, using=alias)
 
@@ -101,7 +105,7 @@ class CappedPaginator(AnyPaginator):
 
     @cached_property
     def found(self) -> int:
-        return self.object_list[: REACH + 1].count()
+        return self.object_list.order_by()[: REACH + 1].count()
 
     @cached_property
     def count(self) -> int:

@@ -1,0 +1,319 @@
+"""The admin in a real Chromium, against a live server and PostgreSQL.
+
+With OUTBOX_SCREENSHOTS set to a folder, the pictures of the docs are taken on the way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.urls import reverse
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from tests.integration.admin import project
+from tests.integration.admin.cases.conftest import (
+    DEAD,
+    ERROR,
+    OUTBOX,
+    ago,
+    ahead,
+    backing_off,
+    buried,
+    in_flight,
+    person,
+    published,
+    waiting,
+)
+from tests.services import programs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.contrib.auth.models import User
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--hide-scrollbars", "--lang=en", "--force-device-scale-factor=1",
+)  # fmt: skip
+DESKTOP = (1360, 1000)
+NARROW = (390, 844)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Browser:
+    """What a person does: open, read, choose, click."""
+
+    def __init__(self, driver: webdriver.Chrome, server: str) -> None:
+        self.driver = driver
+        self._server = server
+
+    def log_in(self, user: User) -> None:
+        self.driver.delete_all_cookies()
+        self.open("admin:login")
+        self.find("#id_username").send_keys(user.username)
+        self.find("#id_password").send_keys("pass")
+        self.click("input[type=submit]")
+
+    def open(self, page: str, query: str = "", args: Any = ()) -> None:
+        self.driver.get(f"{self._server}{reverse(page, args=args)}{query}")
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[Any]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def texts(self, selector: str) -> list[str]:
+        return [element.text for element in self.all(selector)]
+
+    @property
+    def text(self) -> str:
+        return str(self.find("body").text)
+
+    def click(self, selector: str) -> None:
+        """Click what leads to another page, and wait until that is there."""
+        old = self.find("html")
+        self.find(selector).click()
+        WebDriverWait(self.driver, 20).until(lambda _: _is_gone(old))
+        WebDriverWait(self.driver, 20).until(
+            lambda driver: driver.execute_script("return document.readyState") == "complete"
+        )
+
+    def choose(self, action: str, *rows: Any) -> None:
+        """Tick rows, choose an action, and come to the confirmation."""
+        for row in rows:
+            self.find(f"input.action-select[value='{row.pk}']").click()
+        Select(self.find("select[name=action]")).select_by_visible_text(action)
+        self.click("button[name=index]")
+
+    def confirm(self) -> None:
+        self.click(".outbox-confirm input[type=submit]")
+
+    def tiles(self) -> dict[str, str]:
+        names, values = self.texts(".outbox-tile dt"), self.texts(".outbox-number")
+        return dict(zip(names, values, strict=True))
+
+    def settings(self, *, dark: bool = False, size: tuple[int, int] = DESKTOP) -> None:
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
+        screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+
+    def picture(self, name: str) -> None:
+        folder = os.environ.get("OUTBOX_SCREENSHOTS")
+        if folder:
+            self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+def _is_gone(element: Any) -> bool:
+    try:
+        element.is_enabled()
+    except Exception:
+        return True
+    return False
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs.require("chromium")
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    service = webdriver.ChromeService(programs.require("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture
+def browser(driver: webdriver.Chrome, live_server: Any) -> Browser:
+    found = Browser(driver, live_server.url)
+    found.settings()
+    return found
+
+
+def busy_shop() -> None:
+    """A day in the life of an outbox, not its best one."""
+    mail, charge = "shop.tasks.send_receipt", "shop.tasks.charge_card"
+    for number in range(26):
+        waiting(created_at=ago(seconds=20 + 77 * number), due_at=ago(seconds=20 + 77 * number))
+    for number in range(9):
+        waiting(created_at=ago(minutes=95 * number + 70), task_name=mail)
+    for number in range(7):
+        in_flight(created_at=ago(seconds=30 + number))
+    for number in range(4):
+        in_flight(created_at=ago(seconds=50), claimed_by="worker-2:23:9f0c", task_name=mail)
+    for number in range(6):
+        backing_off(created_at=ago(minutes=200 + 70 * number), due_at=ahead(minutes=number + 2))
+    timeout = "OperationalError: confirm timed out"
+    for number in range(3):
+        backing_off(task_name=mail, last_error=timeout, retries=1, due_at=ahead(minutes=number + 1))
+    for number in range(8):
+        buried(dead_at=ago(minutes=9 * number * number + 4), task_name=(mail, charge)[number % 2])
+
+
+def test_summary_numbers_in_light_dark_and_narrow(browser: Browser) -> None:
+    busy_shop()
+    browser.log_in(person(superuser=True))
+    for name, look in {
+        "admin-light": {}, "admin-dark": {"dark": True}, "admin-narrow": {"size": NARROW},
+    }.items():  # fmt: skip
+        browser.settings(**look)
+        browser.open(OUTBOX)
+        browser.picture(name)
+        tiles = browser.tiles()
+        assert tiles.pop("Oldest").startswith("13 h")
+        assert tiles == {
+            "In the outbox": "55", "In flight": "11", "Failing": "9", "Dead letters": "8",
+        }  # fmt: skip
+        _nothing_sticks_out(browser)
+    browser.settings()
+    assert ERROR in browser.text
+    relays = browser.all(".outbox-panels:last-child .outbox-panel:last-child tbody tr")
+    assert [row.text.split()[:2] for row in relays] == [
+        ["worker-1:17:ab12", "7"], ["worker-2:23:9f0c", "4"],
+    ]  # fmt: skip
+
+
+def _nothing_sticks_out(browser: Browser) -> None:
+    """The summary fits the screen; only Django's own table may scroll."""
+    script = """
+        const page = document.documentElement.clientWidth;
+        return [...document.querySelectorAll('.outbox-tile, .outbox-panel')]
+            .filter(each => each.getBoundingClientRect().right > page + 1).length"""
+    assert browser.driver.execute_script(script) == 0
+
+
+def test_charts_are_drawn_and_described(browser: Browser) -> None:
+    for minutes in (1, 1, 30):
+        waiting(created_at=ago(minutes=minutes + 0.3))
+    published(created_at=ago(minutes=30.3))
+    browser.log_in(person(superuser=True))
+    browser.open(OUTBOX)
+    labels = [svg.get_attribute("aria-label") for svg in browser.all(".outbox-chart svg")]
+    assert labels[0] == "Arrivals, Last hour: 4 in total, at most 2 in one minute"
+    assert labels[3] == "Dead letters, Last 24 hours: none"
+    bars = Counter(bar.get_attribute("class") for bar in browser.all(".outbox-chart rect"))
+    assert bars == {"outbox-bar-arrivals": 3, "outbox-bar-kept": 2}
+    tall = browser.all(".outbox-bar-arrivals")
+    assert all(bar.rect["height"] > 5 for bar in tall)
+
+
+def test_filter_and_search(browser: Browser) -> None:
+    failing, other = backing_off(), waiting(task_name="shop.tasks.send_receipt")
+    browser.log_in(person(superuser=True))
+    browser.open(OUTBOX)
+    browser.click(".outbox-panel tbody a")
+    assert browser.all(".action-select") != []
+    assert browser.texts("#result_list .outbox-quiet") == [failing.task_id]
+    browser.open(OUTBOX)
+    browser.find("input[name=task_name]").send_keys("shop.tasks.send_receipt")
+    browser.click(".outbox-filter input[type=submit]")
+    assert browser.texts("#result_list .outbox-quiet") == [other.task_id]
+    browser.open(OUTBOX)
+    browser.find("#searchbar").send_keys(failing.task_id)
+    browser.click("#changelist-search input[type=submit]")
+    assert browser.texts("#result_list .outbox-quiet") == [failing.task_id]
+
+
+def test_retry_now_from_the_list_to_the_log(browser: Browser) -> None:
+    row, held = backing_off(), in_flight()
+    browser.log_in(person(superuser=True))
+    browser.open(OUTBOX)
+    browser.choose("Retry now", row, held)
+    assert "1 outbox message" in browser.text
+    assert "1 of those chosen will be left alone" in browser.text
+    browser.picture("admin-confirm")
+    assert CeleryOutbox.objects.get(pk=row.pk).due_at == row.due_at
+    browser.confirm()
+    assert "Due now: 1." in browser.text
+    assert CeleryOutbox.objects.get(pk=row.pk).due_at < row.due_at
+    assert CeleryOutbox.objects.get(pk=held.pk).due_at == held.due_at
+    browser.open("admin:celery_outbox_celeryoutbox_history", args=[row.pk])
+    assert "Retry now." in browser.text
+
+
+def test_go_back_does_nothing(browser: Browser) -> None:
+    row = backing_off()
+    browser.log_in(person(superuser=True))
+    browser.open(OUTBOX, "?state=failing")
+    browser.choose("Discard", row)
+    browser.click(".cancel-link")
+    assert browser.driver.current_url.endswith("?state=failing")
+    assert CeleryOutbox.objects.filter(pk=row.pk).exists()
+
+
+def test_discard(browser: Browser) -> None:
+    row, kept = waiting(), waiting()
+    browser.log_in(person(superuser=True))
+    browser.open(OUTBOX)
+    browser.choose("Discard", row)
+    browser.confirm()
+    assert "Discarded: 1." in browser.text
+    assert list(CeleryOutbox.objects.all()) == [kept]
+
+
+def test_replay_and_discard_dead_letters(browser: Browser) -> None:
+    back, gone = buried(), buried()
+    browser.log_in(person(superuser=True))
+    browser.open(DEAD)
+    browser.picture("admin-dead-letters")
+    browser.choose("Replay", back)
+    browser.confirm()
+    assert "Back in the outbox: 1." in browser.text
+    browser.choose("Discard", gone)
+    browser.confirm()
+    assert CeleryOutbox.objects.get().task_id == back.task_id
+    assert not CeleryOutboxDeadLetter.objects.exists()
+    assert LogEntry.objects.count() == 2
+    assert browser.tiles()["Dead letters"] == "0"
+
+
+def test_a_viewer_looks_and_a_stranger_sees_nothing(browser: Browser) -> None:
+    row = waiting()
+    browser.log_in(person("view_celeryoutbox"))
+    browser.open(OUTBOX)
+    assert browser.tiles()["In the outbox"] == "1"
+    assert browser.all("select[name=action]") == []
+    browser.open("admin:celery_outbox_celeryoutbox_change", args=[row.pk])
+    assert browser.all("input[name=_save], .deletelink, .addlink") == []
+    browser.log_in(person())
+    browser.open(OUTBOX)
+    assert "403 Forbidden" in browser.text
+    assert row.task_id not in browser.driver.page_source
+
+
+def test_redacted_values_are_nowhere(browser: Browser) -> None:
+    link = project.send_receipt.s(8, card=project.CARD)
+    sent = project.charge_card.apply_async((7, project.CARD), {"card": project.CARD}, link=link)
+    row, dead = CeleryOutbox.objects.get(task_id=sent.id), buried()
+    browser.log_in(person(superuser=True))
+    name = "admin:celery_outbox_celeryoutbox"
+    for page, args in (
+        (OUTBOX, ()), (DEAD, ()), (f"{name}_change", [row.pk]),
+        (f"{name}deadletter_change", [dead.pk]),
+    ):  # fmt: skip
+        browser.open(page, args=args)
+        assert project.CARD not in browser.driver.page_source
+    browser.open(f"{name}_change", args=[row.pk])
+    browser.picture("admin-message")
+    assert browser.text.count("[hidden]") >= 3
