@@ -40,6 +40,7 @@ class Databases:
                 continue  # a file in pytest's own temporary directory
             with installed("dropping", settings):
                 name = settings["NAME"]
+                _end_sessions(connections["dropping"], name)
                 connections["dropping"].creation.destroy_test_db(name, verbosity=0)
 
     def _create(self, vendor: str, name: str) -> dict[str, Any]:
@@ -54,6 +55,15 @@ class Databases:
             )
             connections["creating"].close()
         return {**settings, "NAME": unique}
+
+
+def _end_sessions(connection: Any, name: str) -> None:
+    """Threads of a failed test may have left some; PostgreSQL would refuse to drop."""
+    if connection.vendor == "postgresql":
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+            )
 
 
 def complete(settings: dict[str, Any]) -> dict[str, Any]:

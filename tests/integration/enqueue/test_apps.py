@@ -1,0 +1,282 @@
+"""Every kind of app and caller: policy, configuration, subclasses, async code, threads, beat."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import sync_to_async
+from celery import Celery, Task, beat, shared_task
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connection, connections, transaction
+from django.test.utils import override_settings
+
+from django_integration import OutboxCelery
+from tests.proj.relaying import messages, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.usefixtures("postgresql")]
+
+
+def names() -> list[str]:
+    return [row.task_name for row in rows()]
+
+
+# -- what bypasses the outbox --------------------------------------------------------------------
+
+
+def test_excluded_names_and_patterns_go_directly_to_the_broker() -> None:
+    app = OutboxCelery("excluded", broker="memory://", set_as_current=False)
+    app.conf.update(
+        task_default_queue=f"excluded-{uuid4().hex[:8]}",
+        outbox_exclude_tasks=["exact.name", "pattern.*", "one.?", "set.[ab]"],
+    )
+    for name in ("exact.name", "pattern.x", "one.1", "set.a"):
+        app.send_task(name)
+    assert rows() == []
+    for name in ("exact.name2", "Pattern.x", "one.12", "set.c"):
+        app.send_task(name)
+    assert names() == ["exact.name2", "Pattern.x", "one.12", "set.c"]
+    with app.connection_for_write() as broker:
+        assert broker.SimpleQueue(app.conf.task_default_queue).qsize() == 4
+
+
+def test_an_excluded_task_needs_no_database_and_takes_a_database_option() -> None:
+    app = OutboxCelery("excluded", broker="memory://", set_as_current=False)
+    app.conf.update(task_default_queue=f"excluded-{uuid4().hex[:8]}", outbox_exclude_tasks=["*"])
+    connection.close()
+    app.send_task("a.task", outbox_using="nowhere")
+    assert connection.connection is None
+
+
+def test_eager_tasks_stay_celerys(make_app: Callable[..., Any]) -> None:
+    app = make_app(task_always_eager=True)
+    assert app.tasks["enqueue.add"].delay(1, 2).get() == 3
+    assert rows() == []
+
+
+# -- configuration -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("namespace", ["CELERY", None])
+def test_django_settings_reach_the_app_with_and_without_a_namespace(namespace: str | None) -> None:
+    with override_settings(CELERY_OUTBOX_BATCH_SIZE=7, CELERY_OUTBOX_EXCLUDE_TASKS=["a"]):
+        app = OutboxCelery("configured", set_as_current=False)
+        if namespace:
+            app.config_from_object("django.conf:settings", namespace=namespace)
+        assert (app.conf.outbox_batch_size, app.conf.outbox_exclude_tasks) == (7, ["a"])
+
+
+def test_what_the_app_says_beats_djangos_settings() -> None:
+    with override_settings(CELERY_OUTBOX_BATCH_SIZE=7):
+        app = OutboxCelery("configured", set_as_current=False)
+        app.conf.outbox_batch_size = 9
+        assert app.conf.outbox_batch_size == 9
+
+
+IMPORTS = """
+import sys
+blocked = ("sentry_sdk", "structlog", "datadog", "ddtrace", "opentelemetry")
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocker())
+import celery_outbox_steps, django_integration
+from django_integration import OutboxCelery
+app = OutboxCelery("unconfigured")
+app.conf.broker_url
+from django.conf import settings
+assert not settings.configured
+print("ok")
+"""
+
+
+def test_importing_needs_no_configured_django_and_no_vendor() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False, timeout=60,
+        env={"PYTHONPATH": ".", "PATH": ""},
+    )  # fmt: skip
+    assert done.stdout == "ok\n", done.stderr
+
+
+# -- async code ----------------------------------------------------------------------------------
+
+
+def test_asend_task_stores_from_async_code(app: Any) -> None:
+    async def view() -> Any:
+        try:
+            return await app.asend_task("from.async", (1,), {"a": 2}, priority=3)
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    result = asyncio.run(view())
+    assert [(row.task_id, row.task_name) for row in rows()] == [(result.id, "from.async")]
+    assert messages(datetime.now(timezone.utc))[0].priority == 3
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_sync_call_inside_of_a_running_loop_says_what_to_do(app: Any, bulk: bool) -> None:
+    async def view() -> None:
+        if bulk:
+            with app.outbox_bulk():
+                app.send_task("from.async")
+        else:
+            app.send_task("from.async")
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"await app\.asend_task"):
+        asyncio.run(view())
+    assert rows() == []
+
+
+# -- apps ----------------------------------------------------------------------------------------
+
+
+def test_a_pickled_app_stores_as_well(app: Any) -> None:
+    app.conf.outbox_exclude_tasks = ["excluded"]
+    copy = pickle.loads(pickle.dumps(app))
+    assert type(copy) is OutboxCelery
+    assert copy.conf.outbox_exclude_tasks == ["excluded"]
+    copy.send_task("from.the.copy")
+    assert names() == ["from.the.copy"]
+
+
+def test_a_subclass_stores_as_well(make_app: Callable[..., Any]) -> None:
+    class Ours(OutboxCelery):  # type: ignore[misc]
+        def send_task(self, *args: Any, **kwargs: Any) -> Any:
+            kwargs.setdefault("headers", {})["ours"] = True
+            return super().send_task(*args, **kwargs)
+
+    make_app(Ours).send_task("a.task")
+    assert messages(datetime.now(timezone.utc))[0].headers["ours"] is True
+
+
+def test_an_app_that_is_not_current_stores_as_well() -> None:
+    current = Celery("current", broker="memory://")
+    try:
+        app = OutboxCelery("other", broker="memory://", set_as_current=False)
+        app.send_task("other.task")
+        assert names() == ["other.task"]
+    finally:
+        current.close()
+
+
+def test_task_classes_of_every_kind_store(make_app: Callable[..., Any]) -> None:
+    class Base(Task):
+        pass
+
+    app = OutboxCelery("kinds", broker="memory://", set_as_current=False, task_cls=Base)
+
+    class ClassBased(app.Task):  # type: ignore[misc, name-defined]
+        name = "kinds.class"
+
+        def run(self, x: int) -> int:
+            return x
+
+    @app.task(name="kinds.default", shared=False)
+    def default(x: int) -> int:
+        return x
+
+    @app.task(name="kinds.based", base=Base, shared=False)
+    def based(x: int) -> int:
+        return x
+
+    app.register_task(ClassBased()).delay(1)
+    default.delay(2)
+    based.delay(3)
+    assert isinstance(default, Base)
+    assert names() == ["kinds.class", "kinds.default", "kinds.based"]
+
+
+def test_a_shared_task_stores_through_the_app_it_is_called_on(app: Any) -> None:
+    @shared_task(name=f"shared.{uuid4().hex}")
+    def shared() -> None:
+        pass
+
+    app.tasks[shared.name].delay()
+    assert names() == [shared.name]
+
+
+def test_producers_and_connections_of_the_caller_have_no_part_in_it(app: Any, add: Any) -> None:
+    with app.connection_for_write() as unconnected:
+        add.apply_async((1,), connection=unconnected)
+        add.apply_async((1,), producer=app.amqp.Producer(unconnected, auto_declare=False))
+        assert not unconnected.connected
+    assert len(rows()) == 2
+
+
+def test_beat_stores_and_is_not_warned(
+    make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    app = make_app(broker="memory://", beat_schedule={
+        "by-name": {"task": "beat.unknown", "schedule": 1, "args": (1,)},
+        "known": {"task": "enqueue.add", "schedule": 1, "args": (1, 2)},
+    })  # fmt: skip
+    service = beat.Service(app, schedule_filename=str(tmp_path / "schedule"))
+    from celery import signals
+
+    signals.beat_init.send(sender=service)
+    scheduler = service.get_scheduler()
+    for entry in scheduler.schedule.values():
+        if entry.task in ("beat.unknown", "enqueue.add"):
+            scheduler.apply_async(entry, producer=scheduler.producer, advance=False)
+    scheduler.close()
+    assert sorted(names()) == ["beat.unknown", "enqueue.add"]
+    assert "celery_outbox_not_in_transaction" not in caplog.text
+
+
+def test_many_threads_store_every_call_once(app: Any, add: Any) -> None:
+    def work(start: int) -> None:
+        for number in range(start, start + 25):
+            with transaction.atomic():
+                add.delay(number)
+        connection.close()
+
+    threads = [threading.Thread(target=work, args=(100 * n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = {f"[{100 * n + i}]" for n in range(6) for i in range(25)}
+    assert {row.args for row in rows()} == expected
+    assert len(rows()) == len(expected)
+
+
+def test_threads_that_race_for_the_first_call_share_one_enqueue_side(
+    make_app: Callable[..., Any],
+) -> None:
+    app, found, start = make_app(), [], threading.Barrier(8)
+
+    def work() -> None:
+        start.wait()
+        found.append(app.outbox)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
+
+
+def test_the_task_sent_event_waits_in_the_row_and_is_dated_when_it_goes_out(
+    make_app: Callable[..., Any],
+) -> None:
+    result = make_app(task_send_sent_event=True).send_task("a.task", (1,))
+    later = datetime.now(timezone.utc) + timedelta(hours=1)
+    (message,) = messages(later)
+    assert message.event is not None
+    event = json.loads(message.event.body)
+    assert (event["type"], event["uuid"]) == ("task-sent", result.id)
+    assert event["timestamp"] == later.timestamp()
+    assert message.event.exchange == "celeryev"
