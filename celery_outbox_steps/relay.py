@@ -13,7 +13,6 @@ import random
 import socket
 import uuid
 from collections import Counter
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -52,16 +51,16 @@ def never() -> bool:
     return False
 
 
-@dataclass(slots=True)
 class _Batch:
-    """Rows that were published or not, and still have to be settled."""
+    """Claimed rows that still have to be settled or given back."""
 
-    outcomes: list[Outcome]
-    unsent: list[int]
-    full: bool
-    duration: float
-    fenced: int | None = None
-    """None until the outcomes are settled."""
+    def __init__(self, rows: list[ClaimedMessage], *, full: bool) -> None:
+        self.outcomes: list[Outcome] = []
+        self.unsent = [row.id for row in rows]
+        self.full = full
+        self.duration = 0.0
+        self.fenced: int | None = None
+        """None until the outcomes are settled."""
 
     @property
     def outage(self) -> str:
@@ -99,7 +98,7 @@ class Relay:
     def run_once(self) -> BatchResult:
         """Settle the batch in hand; without one publish and settle the next, if there is one."""
         if self._batch is None:
-            self._batch = self._next_batch()
+            self._take_next()
         return self.settle()
 
     def settle(self) -> BatchResult:
@@ -119,18 +118,18 @@ class Relay:
         self._publisher.close()
         self._store.close()
 
-    def _next_batch(self) -> _Batch | None:
+    def _take_next(self) -> None:
         start = monotonic()
         limit = self.breaker.allowance(self._config.batch_size, start)
         rows = self._claim(limit) if limit else []
         if not rows:
-            return None
+            return
+        # In hand from now on: if anything below raises, the next tick gives them back.
+        batch = self._batch = _Batch(rows, full=len(rows) == self._config.batch_size)
         with tracing.around(rows):
-            outcomes, unsent = self._publish(rows)
-        full = len(rows) == self._config.batch_size
-        batch = _Batch(outcomes, unsent, full, monotonic() - start)
+            batch.outcomes, batch.unsent = self._publish(rows)
+        batch.duration = monotonic() - start
         self._tell_breaker(batch)
-        return batch
 
     def _claim(self, limit: int) -> list[ClaimedMessage]:
         return self._store.claim(limit, self._config.stale_timeout, self._relay_id)

@@ -1,0 +1,290 @@
+"""One tick: claim → publish → settle, on twins of the database and the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.utils.json import dumps
+
+from celery_outbox_steps.config import RelayConfig
+from celery_outbox_steps.errors import Nacked, StoreError
+from celery_outbox_steps.messages import BatchResult, Receipt
+from celery_outbox_steps.relay import Relay
+from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
+
+DOWN = ConnectionRefusedError("nobody listens")
+
+
+class Clock:
+    """The database's clock."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class BrittleStore(MemoryStore):
+    """A database that goes away at the moment that a test names."""
+
+    broken: frozenset[str] = frozenset()
+
+    def claim(self, *args: Any) -> Any:
+        self._maybe_fail("claim")
+        return super().claim(*args)
+
+    def settle(self, *args: Any) -> int:
+        self._maybe_fail("settle")
+        return super().settle(*args)
+
+    def release(self, *args: Any) -> int:
+        self._maybe_fail("release")
+        return super().release(*args)
+
+    def _maybe_fail(self, what: str) -> None:
+        if what in self.broken:
+            raise StoreError(f"no {what}: the database is away")
+
+
+class Bench:
+    """A relay with everything around it in reach."""
+
+    def __init__(self, publisher: RecordingPublisher | None = None, **config: Any) -> None:
+        self.clock = Clock()
+        self.store = BrittleStore(clock=self.clock)
+        self.publisher = publisher or RecordingPublisher()
+        self.config = RelayConfig(**config)
+        self.in_a_hurry = False
+        self.relay = self.another("first")
+
+    def another(self, relay_id: str, publisher: RecordingPublisher | None = None) -> Relay:
+        app = Celery("unit", set_as_current=False)
+        return Relay(
+            app, self.store, publisher or self.publisher, self.config, relay_id,
+            hurry=lambda: self.in_a_hurry,
+        )  # fmt: skip
+
+    def add(self, count: int = 1, task: str = "tests.task", **columns: Any) -> None:
+        for _ in range(count):
+            options = {
+                "headers": {"task": task}, "properties": {}, "priority": 0, "exchange": "",
+                "routing_key": "q",
+            }  # fmt: skip
+            self.store.add(task, **{"options": dumps(options), **columns})
+
+    def tick(self) -> BatchResult:
+        return self.relay.run_once()
+
+    @property
+    def leased(self) -> int:
+        return sum(row.claimed_by is not None for row in self.store.rows.values())
+
+
+def test_rows_are_published_in_order_and_gone() -> None:
+    bench = Bench()
+    for number in range(3):
+        bench.add(task=f"task{number}")
+    result = bench.tick()
+    assert (result.claimed, result.published, result.full) == (3, 3, False)
+    assert [each.headers["task"] for each in bench.publisher.published] == [
+        "task0", "task1", "task2",
+    ]  # fmt: skip
+    assert bench.store.rows == {}
+
+
+def test_nothing_due_is_nothing_done() -> None:
+    bench = Bench()
+    bench.add(due_in=60)
+    assert bench.tick() == BatchResult()
+    assert bench.publisher.batches == 0
+
+
+def test_a_full_batch_says_so() -> None:
+    bench = Bench(batch_size=2)
+    bench.add(3)
+    assert [bench.tick().full, bench.tick().full] == [True, False]
+
+
+class TestFailures:
+    def test_a_failure_costs_a_retry_and_a_backoff(self) -> None:
+        bench = Bench(backoff_time=100)
+        bench.add(task="bad")
+        bench.add(task="good")
+        bench.publisher.fail_task("bad", Nacked("no"))
+        result = bench.tick()
+        assert (result.published, result.retried) == (1, 1)
+        (row,) = bench.store.rows.values()
+        assert row.retries == 1
+        assert row.due_at is not None
+        assert 100 <= row.due_at - bench.clock.now <= 110
+        assert row.last_error == "Nacked: no"
+
+    def test_the_last_retry_ends_in_the_dead_letters_with_the_real_error(self) -> None:
+        bench = Bench(max_retries=3)
+        bench.add(task="bad", retries=2)
+        bench.publisher.fail_task("bad", Nacked("no"))
+        assert bench.tick().dead == 1
+        (letter,) = bench.store.dead_letters.values()
+        assert letter.failure_reason == "Nacked: no"
+
+    def test_a_permanent_error_is_dead_at_once(self) -> None:
+        bench = Bench()
+        bench.add(task="bad")
+        bench.publisher.fail_task("bad", TypeError("not sendable"))
+        assert bench.tick().dead == 1
+
+    @pytest.mark.parametrize("options", ["{", "[]", "null", '{"headers": 1}', "[" * 100_000])
+    def test_a_row_that_holds_no_message_is_dead_and_its_neighbours_are_not(
+        self, options: str
+    ) -> None:
+        bench = Bench()
+        bench.add(2)
+        bench.add(options=options)
+        bench.add(2)
+        result = bench.tick()
+        assert (result.published, result.dead) == (4, 1)
+
+    def test_a_publisher_that_raises_blames_no_single_row(self) -> None:
+        class Raising(RecordingPublisher):
+            def publish(self, messages: Any, timeout: float) -> Any:
+                yield Receipt(0)
+                raise ValueError("a bug")
+
+        bench = Bench(Raising())
+        bench.add(3)
+        result = bench.tick()
+        assert (result.published, result.retried, result.dead) == (1, 2, 0)
+
+
+class TestOutages:
+    def test_no_retry_is_spent(self) -> None:
+        bench = Bench()
+        bench.add(3)
+        bench.publisher.down = DOWN
+        result = bench.tick()
+        assert (result.deferred, result.outage) == (3, "ConnectionRefusedError: nobody listens")
+        assert {row.retries for row in bench.store.rows.values()} == {0}
+        assert bench.leased == 0
+
+    def test_two_in_a_row_stop_the_claims_and_one_row_probes(self) -> None:
+        bench = Bench(broker_outage_cooldown=30)
+        bench.add(5)
+        bench.publisher.down = DOWN
+        for _ in range(2):
+            bench.tick()
+            bench.clock.now += 2
+        assert bench.relay.breaker.is_open
+        assert bench.tick() == BatchResult()
+        bench.publisher.heal()
+        bench.relay.breaker.probe_now()
+        assert bench.tick().published == 1
+        assert bench.tick().published == 4
+
+
+class TestDatabaseAway:
+    def test_what_was_published_is_settled_before_anything_else(self) -> None:
+        bench = Bench()
+        bench.add(3)
+        bench.store.broken = frozenset({"settle"})
+        with pytest.raises(StoreError):
+            bench.tick()
+        assert bench.relay.in_hand
+        bench.add(2)
+        with pytest.raises(StoreError):
+            bench.tick()
+        assert bench.publisher.batches == 1, "the batch was published again"
+        bench.store.broken = frozenset()
+        assert bench.tick().published == 3, "the result is reported once the batch is settled"
+        assert bench.tick().published == 2
+        assert len(bench.publisher.published) == 5
+        assert bench.store.rows == {}
+
+    def test_the_lease_may_be_lost_meanwhile_and_the_fence_holds(self) -> None:
+        bench = Bench(stale_timeout=20)
+        bench.add(3)
+        bench.store.broken = frozenset({"settle"})
+        with pytest.raises(StoreError):
+            bench.tick()
+        bench.store.broken = frozenset()
+        bench.clock.now += 21
+        taken = bench.store.claim(2, 60, "second")
+        result = bench.tick()
+        assert (result.published, result.fenced) == (3, 2)
+        assert sorted(bench.store.rows) == sorted(row.id for row in taken)
+        assert {row.claimed_by for row in bench.store.rows.values()} == {"second"}
+
+    def test_a_release_that_fails_is_repeated_alone(self) -> None:
+        bench = Bench(HurryAfter(1))
+        bench.publisher.bench = bench
+        bench.add(3)
+        bench.store.broken = frozenset({"release"})
+        with pytest.raises(StoreError):
+            bench.tick()
+        assert bench.leased == 2
+        bench.store.broken = frozenset()
+        result = bench.relay.settle()
+        assert (result.published, result.released, result.fenced) == (1, 2, 0)
+        assert bench.leased == 0
+
+    def test_an_error_before_the_publishing_gives_the_rows_back(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = Bench()
+        bench.add(3)
+        monkeypatch.setattr(bench.relay._app, "now", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bench.tick()
+        assert bench.tick().released == 3
+        assert bench.leased == 0
+
+
+class HurryAfter(RecordingPublisher):
+    """The worker is told to stop while the n-th message is sent."""
+
+    bench: Bench
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def publish(self, messages: Any, timeout: float) -> Any:
+        for receipt in super().publish(messages, timeout):
+            self.bench.in_a_hurry = len(self.published) >= self._count
+            yield receipt
+
+
+class TestHurry:
+    def test_the_unsent_rest_is_given_back_at_once(self) -> None:
+        bench = Bench(HurryAfter(2))
+        bench.publisher.bench = bench
+        bench.add(5)
+        result = bench.tick()
+        assert (result.published, result.released) == (2, 3)
+        assert len(bench.publisher.published) == 2
+        assert bench.leased == 0
+        assert {row.retries for row in bench.store.rows.values()} == {0}
+
+    def test_a_pipeline_is_never_given_back_half(self) -> None:
+        bench = Bench(HurryAfter(1))
+        bench.publisher.bench = bench
+        bench.publisher.lazy = False
+        bench.add(5)
+        result = bench.tick()
+        assert (result.published, result.released) == (5, 0)
+
+    def test_rows_that_were_claimed_too_late_are_not_sent(self) -> None:
+        bench = Bench()
+        bench.add(3)
+        bench.in_a_hurry = True
+        assert bench.tick().released == 3
+        assert bench.publisher.batches == 0
+        assert bench.leased == 0
+
+
+def test_close_lets_go_of_the_broker() -> None:
+    bench = Bench()
+    bench.relay.close()
+    assert bench.publisher.closed
