@@ -1,0 +1,128 @@
+"""The worker's flags and steps on an app, without any network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from celery import Celery, bootsteps
+from celery.contrib.testing.worker import start_worker
+
+from celery_outbox_steps import OutboxRelayStep, install
+from celery_outbox_steps.config import SETTINGS
+from celery_outbox_steps.options import GROUP
+from celery_outbox_steps.steps import BrokerGateStep, RelayCannotStart
+from celery_outbox_steps.testing import MemoryStore
+from tests.helpers import wait_for
+
+
+def stores(app: Any) -> list[MemoryStore]:
+    return [MemoryStore()]
+
+
+@pytest.fixture
+def app() -> Celery:
+    app = Celery("unit", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.outbox_store = f"{__name__}:stores"
+    app.conf.worker_hijack_root_logger = False
+    install(app)
+    app.steps["worker"].add(OutboxRelayStep)
+    return app
+
+
+def test_every_flag_of_the_table_once_even_if_installed_twice(app: Celery) -> None:
+    install(app)
+    options = [each for each in app.user_options["worker"] if each.help_group == GROUP]
+    flags = {option.opts[0] for option in options}
+    assert flags == {setting.flag_name for setting in SETTINGS if setting.flag}
+    assert len(options) == len(flags)
+    assert all(option.default is None for option in options)
+
+
+def test_the_flag_without_the_step_names_the_fix() -> None:
+    app = Celery("unit", broker="memory://", set_as_current=False)
+    install(app)
+    (relay,) = (each for each in app.user_options["worker"] if each.name == "outbox_relay")
+    context = click.Context(click.Command("worker"), obj=type("Obj", (), {"app": app}))
+    with pytest.raises(click.UsageError, match=r"app.steps\['worker'\].add\(OutboxRelayStep\)"):
+        relay.callback(context, relay, True)
+    assert relay.callback(context, relay, None) is None
+
+
+def worker_of(app: Celery, **flags: Any) -> Any:
+    return app.WorkController(pool_cls="solo", **flags)
+
+
+def test_a_relay_only_where_the_flag_or_the_setting_says_so(app: Celery) -> None:
+    assert worker_of(app).outbox_relays is None
+    assert len(worker_of(app, outbox_relay=True).outbox_relays.services) == 1
+    assert worker_of(app).outbox_relays is None, "a flag is for one worker"
+    app.conf.outbox_relay = True
+    assert len(worker_of(app).outbox_relays.services) == 1
+    assert worker_of(app, outbox_relay=False).outbox_relays is None
+
+
+def test_a_flag_beats_a_setting(app: Celery) -> None:
+    app.conf.outbox_batch_size = 7
+    worker = worker_of(app, outbox_relay=True, outbox_batch_size=9)
+    (service,) = worker.outbox_relays.services
+    assert service._config.batch_size == 9
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"outbox_batch_size": 0}, "--outbox-batch-size must be"),
+        ({"outbox_stale_timeout": 5.0}, "STALE_TIMEOUT"),
+        ({"outbox_store": "nowhere:stores"}, "CELERY_OUTBOX_STORE = 'nowhere:stores'"),
+        ({"outbox_store": "os:nothing"}, "CELERY_OUTBOX_STORE = 'os:nothing'"),
+    ],
+)
+def test_what_can_not_work_does_not_start(app: Celery, flags: Any, words: str) -> None:
+    with pytest.raises(RelayCannotStart, match=words):
+        worker_of(app, outbox_relay=True, **flags)
+
+
+def test_the_gate_is_harmless_in_a_later_worker_without_a_relay(app: Celery) -> None:
+    worker_of(app, outbox_relay=True)
+    assert BrokerGateStep in app.steps["consumer"]
+    worker = worker_of(app)
+    assert not any(isinstance(step, BrokerGateStep) for step in worker.consumer.steps)
+
+
+def test_the_gate_tells_a_lost_connection_from_a_shutdown(app: Celery) -> None:
+    worker = worker_of(app, outbox_relay=True)
+    consumer = worker.consumer
+    (gate,) = (step for step in consumer.steps if isinstance(step, BrokerGateStep))
+    (service,) = worker.outbox_relays.services
+    service.start()
+    gate.start(consumer)
+    assert service.state == "relaying"
+    consumer.blueprint.state = bootsteps.RUN
+    gate.stop(consumer)
+    assert service.state == "waiting for the broker"
+    gate.start(consumer)
+    consumer.blueprint.state = bootsteps.CLOSE
+    gate.stop(consumer)
+    assert service.state == "relaying", "the pool has still to drain"
+    gate.shutdown(consumer)
+    assert service.state == "stopped"
+
+
+def test_workers_one_after_the_other_in_one_process(app: Celery) -> None:
+    @app.task
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    options = {"perform_ping_check": False, "pool": "solo", "shutdown_timeout": 20}
+    with start_worker(app, outbox_relay=True, **options) as worker:
+        (service,) = worker.outbox_relays.services
+        wait_for(lambda: service.state == "relaying")
+        assert "outbox" in worker.stats()
+        assert add.delay(1, 2).get(timeout=10) == 3
+    wait_for(lambda: service.state == "stopped")
+    with start_worker(app, **options) as worker:
+        assert worker.outbox_relays is None
+        assert "outbox" not in worker.stats()
+        assert add.delay(3, 4).get(timeout=10) == 7

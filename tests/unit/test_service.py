@@ -1,0 +1,311 @@
+"""The thread around the relay: gate, pause, stop, errors, liveness, wake-ups."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+from kombu.utils.json import dumps
+
+from celery_outbox_steps import bell
+from celery_outbox_steps.config import RelayConfig
+from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.service import RelayService
+from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
+from tests.helpers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OPTIONS = dumps(
+    {"headers": {}, "properties": {}, "priority": 0, "exchange": "", "routing_key": "q"}
+)
+
+
+class BrittleStore(MemoryStore):
+    """A database that is away while `error` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+        self.settle_error: Exception | None = None
+
+    def claim(self, *args: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return super().claim(*args)
+
+    def settle(self, *args: Any) -> int:
+        if self.settle_error is not None:
+            raise self.settle_error
+        return super().settle(*args)
+
+
+class SlowPublisher(RecordingPublisher):
+    """Waits for the test before every message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sending = threading.Event()
+        self.go = threading.Semaphore(0)
+
+    def publish(self, messages: Any, timeout: float) -> Any:
+        for receipt in super().publish(messages, timeout):
+            self.sending.set()
+            self.go.acquire()
+            yield receipt
+
+
+class Bench:
+    """A service and its surroundings."""
+
+    def __init__(self, publisher: RecordingPublisher | None = None, **config: Any) -> None:
+        self.store = BrittleStore()
+        self.publisher = publisher or RecordingPublisher()
+        self.service = RelayService(
+            Celery("unit", set_as_current=False),
+            self.store,
+            RelayConfig(**{"idle_time": 0.05, **config}),
+            publisher_factory=lambda app, declare: self.publisher,
+        )
+
+    def add(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.store.add(options=OPTIONS)
+
+    def started(self, *, gate: bool = True) -> Bench:
+        self.service.start()
+        if gate:
+            self.service.open_gate()
+        return self
+
+    def wait_until_published(self, count: int) -> None:
+        wait_for(lambda: len(self.publisher.published) >= count, 10)
+
+    def stop(self, timeout: float | None = None) -> None:
+        self.service.ask_to_stop(timeout)
+        self.service.join()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.service.info()["counters"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.stop(2)
+
+
+def test_relays_once_started_and_the_gate_is_open(bench: Bench) -> None:
+    bench.add(3)
+    bench.started().wait_until_published(3)
+    wait_for(lambda: bench.service.state == "relaying")
+    assert bench.counters["published"] == 3
+
+
+def test_the_gate_may_open_before_the_thread_runs(bench: Bench) -> None:
+    bench.add()
+    bench.service.open_gate()
+    assert bench.service.state == "not started"
+    bench.started(gate=False).wait_until_published(1)
+
+
+def test_nothing_is_claimed_while_the_gate_is_closed(bench: Bench) -> None:
+    bench.started(gate=False)
+    bench.add()
+    wait_for(lambda: bench.service.state == "waiting for the broker")
+    assert next(iter(bench.store.rows.values())).claimed_by is None
+    bench.service.open_gate()
+    bench.wait_until_published(1)
+    bench.service.close_gate()
+    assert bench.service.state == "waiting for the broker"
+
+
+def test_a_gate_that_closes_in_mid_batch_lets_it_finish() -> None:
+    bench = Bench(SlowPublisher())
+    bench.add(2)
+    bench.started()
+    assert bench.publisher.sending.wait(10)
+    bench.service.close_gate()
+    bench.publisher.go.release(2)
+    wait_for(lambda: bench.store.rows == {})
+    bench.add()
+    bench.stop()
+    assert len(bench.publisher.published) == 2, "a stop with the gate closed sends nothing"
+
+
+def test_pause_and_resume(bench: Bench) -> None:
+    bench.started()
+    bench.service.pause("maintenance")
+    bench.add()
+    info = bench.service.info()
+    assert (info["state"], info["pause_reason"]) == ("paused", "maintenance")
+    bench.service.resume()
+    bench.wait_until_published(1)
+    assert bench.service.info()["pause_reason"] is None
+
+
+class TestStop:
+    def test_one_last_tick_for_what_the_last_tasks_enqueued(self) -> None:
+        bench = Bench(idle_time=60).started()
+        wait_for(lambda: bench.service.state == "relaying")
+        bench.add(2)
+        bench.stop()
+        assert len(bench.publisher.published) == 2
+        assert bench.service.state == "stopped"
+        assert bench.publisher.closed
+
+    def test_a_cold_stop_sends_nothing_more_and_gives_the_rest_back(self) -> None:
+        bench = Bench(SlowPublisher())
+        bench.add(5)
+        bench.started()
+        assert bench.publisher.sending.wait(10)
+        bench.service.ask_to_stop(2)
+        bench.publisher.go.release(5)
+        bench.service.join()
+        assert bench.service.state == "stopped"
+        assert len(bench.publisher.published) == 1
+        assert len(bench.store.rows) == 4
+        assert all(row.claimed_by is None for row in bench.store.rows.values())
+
+    def test_a_later_call_can_only_make_it_more_urgent(self) -> None:
+        bench = Bench(SlowPublisher())
+        bench.add()
+        bench.started()
+        assert bench.publisher.sending.wait(10)
+        begin = time.monotonic()
+        bench.stop(0.2)
+        bench.stop()
+        assert time.monotonic() - begin < 5
+        bench.publisher.go.release(1)
+
+    def test_a_stop_settles_what_it_published_once_the_database_is_back(self) -> None:
+        bench = Bench(idle_time=60)
+        bench.store.settle_error = StoreError("away")
+        bench.add(2)
+        bench.started()
+        wait_for(lambda: bench.counters.get("errors", 0) >= 1)
+        bench.service.ask_to_stop()
+        wait_for(lambda: bench.counters["errors"] >= 2)
+        bench.store.settle_error = None
+        bench.service.join()
+        assert bench.store.rows == {}
+        assert len(bench.publisher.published) == 2
+        assert bench.counters["published"] == 2
+
+    def test_a_stop_does_not_wait_for_a_database_that_stays_away(self) -> None:
+        bench = Bench(idle_time=60, shutdown_timeout=1.5)
+        bench.store.settle_error = StoreError("away")
+        bench.add()
+        bench.started()
+        wait_for(lambda: bench.counters.get("errors", 0) >= 1)
+        begin = time.monotonic()
+        bench.stop()
+        assert 1 < time.monotonic() - begin < 5
+
+    def test_stop_before_start_is_harmless(self, bench: Bench) -> None:
+        bench.stop()
+        assert bench.service.state == "stopped"
+
+
+class TestErrors:
+    @pytest.mark.parametrize("error", [StoreError("away"), RuntimeError("a bug")])
+    def test_the_loop_rests_and_recovers(
+        self, error: Exception, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "celery_outbox")
+        bench.store.error = error
+        bench.add()
+        bench.started()
+        wait_for(lambda: bench.counters.get("errors", 0) >= 2, 10)
+        assert bench.service.state == "backing off after an error"
+        assert bench.counters["errors"] < 5, "it does not rest"
+        bench.store.error = None
+        bench.wait_until_published(1)
+        wait_for(lambda: bench.service.state == "relaying")
+        assert str(error) in bench.service.info()["last_error"]
+        wait_for(lambda: "celery_outbox_relay_recovered" in caplog.text)
+        failures = [each for each in caplog.records if each.event == "celery_outbox_relay_error"]
+        assert "trying again in 0.5 s" in failures[0].getMessage()
+
+    def test_the_last_error_of_a_message_is_shown(self, bench: Bench) -> None:
+        bench.publisher.down = ConnectionRefusedError("nobody listens")
+        bench.add()
+        bench.started()
+        wait_for(lambda: bench.service.info()["last_error"])
+        assert "nobody listens" in bench.service.info()["last_error"]
+
+    def test_the_breaker_shows_in_the_state(self, bench: Bench) -> None:
+        bench.publisher.down = ConnectionRefusedError("nobody listens")
+        bench.add()
+        bench.started()
+        wait_for(lambda: bench.service.state == "cooling down after an outage", 10)
+
+
+class TestLiveness:
+    def test_touched_while_idle_busy_and_without_a_broker(self, tmp_path: Path) -> None:
+        file = tmp_path / "alive"
+        bench = Bench(idle_time=60, liveness_file=str(file)).started(gate=False)
+        self._wait_for_touch(file)
+        bench.service.open_gate()
+        self._wait_for_touch(file)
+        bench.store.error = StoreError("away")
+        bench.store.wake()
+        self._wait_for_touch(file)
+        bench.stop(1)
+
+    def test_not_touched_while_stuck(self, tmp_path: Path) -> None:
+        file = tmp_path / "alive"
+        bench = Bench(SlowPublisher(), liveness_file=str(file))
+        bench.add()
+        bench.started()
+        assert bench.publisher.sending.wait(10)
+        file.unlink(missing_ok=True)
+        begin = time.monotonic()
+        wait_for(lambda: file.exists() or time.monotonic() - begin > 2.2)
+        assert not file.exists()
+        bench.publisher.go.release(1)
+        wait_for(file.exists)
+        bench.stop(1)
+
+    def test_a_disk_that_refuses_stops_nobody_and_is_said_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bench = Bench(liveness_file=str(tmp_path / "missing" / "alive")).started()
+        wait_for(lambda: bench.counters.get("liveness_errors", 0) >= 2, 10)
+        bench.add()
+        bench.wait_until_published(1)
+        bench.stop()
+        assert caplog.text.count("celery_outbox_liveness_failed") == 1
+
+    def _wait_for_touch(self, file: Path) -> None:
+        file.unlink(missing_ok=True)
+        wait_for(file.exists, 10, "the liveness file is not touched")
+
+
+def test_a_commit_in_this_process_wakes_an_idle_relay() -> None:
+    bench = Bench(idle_time=60).started()
+    wait_for(lambda: bench.service.state == "relaying")
+    bench.add()
+    bell.ring("memory")
+    bench.wait_until_published(1)
+    bench.stop(1)
+
+
+def test_an_idle_relay_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "celery_outbox")
+    bench = Bench(idle_time=0.01).started()
+    wait_for(lambda: "celery_outbox_relay_started" in caplog.text)
+    begin = time.monotonic()
+    wait_for(lambda: time.monotonic() - begin > 0.3)
+    bench.stop()
+    assert [record.event for record in caplog.records] == [
+        "celery_outbox_relay_started",
+        "celery_outbox_relay_stopped",
+    ]
