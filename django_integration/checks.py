@@ -1,1 +1,165 @@
-"""System checks."""
+"""System checks: refuse to start wrong, with an id and a hint.
+
+`python manage.py check --tag celery_outbox` looks at the settings; with `--database default` also
+at the tables. What a value may be is said in `celery_outbox_steps.config` and only there; this
+module turns it into Django's messages. Ids are stable: one per kind of problem.
+
+    E001 a value that can't work         E004 a database alias that does not exist
+    E002 a setting that does not exist   E005 settings that contradict each other
+    E003 a path that can't be imported
+    W001 unapplied migrations            W002 a database that a relay can't work on
+    W003 LISTEN does not work: the relay will poll
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.imports import symbol_by_name
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from celery_outbox_steps.config import SETTINGS, RelayConfig, Setting, nearest
+from celery_outbox_steps.errors import ConfigurationError, StoreError
+from celery_outbox_steps.metrics import ALIASES
+from django_integration.conf import celery_app, django_settings
+from django_integration.models import APP_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+TAG = "celery_outbox"
+PREFIX = "CELERY_OUTBOX_"
+PATHS = ("store", "redactor", "metrics")
+
+
+@register(TAG)
+def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """Every `CELERY_OUTBOX_*` setting, and what the Celery app's configuration says instead."""
+    try:
+        conf = celery_app().conf
+    except ConfigurationError as exc:
+        return [Error(str(exc), hint="Correct the path.", id="celery_outbox.E003")]
+    values = {**django_settings(), **{name: conf[name] for name in conf if _is_ours(name)}}
+    found = [*_unknown(values), *_bad_values(values)]
+    return found or [*_not_importable(values), *_unknown_databases(values), *_contradictions(values)]
+
+
+@register(TAG, Tags.database)
+def check_databases(
+    app_configs: Any = None,  # noqa: ARG001
+    databases: Sequence[str] | None = None,
+    **_: Any,
+) -> list[CheckMessage]:
+    """The databases that `--database` names, if they hold an outbox."""
+    conf = celery_app().conf
+    notify = conf.get("outbox_notify", True)
+    return [
+        message
+        for alias in _outbox_aliases(conf)
+        if alias in (databases or ())
+        for message in _check_database(alias, notify=notify)
+    ]
+
+
+def _is_ours(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith("outbox_")
+
+
+def _unknown(values: Iterable[str]) -> Iterator[CheckMessage]:
+    known = {setting.conf_name for setting in SETTINGS}
+    written = {name for name in dir(settings) if name.startswith(PREFIX)}
+    written |= {f"CELERY_{name.upper()}" for name in values if name not in known}
+    for name in sorted(written - {setting.django_name for setting in SETTINGS}):
+        meant = nearest(name)
+        hint = f"Did you mean {meant}?" if meant else "The reference lists all settings."
+        yield Error(f"{name} is not a setting.", hint=hint, id="celery_outbox.E002")
+
+
+def _bad_values(values: dict[str, Any]) -> Iterator[CheckMessage]:
+    for setting in SETTINGS:
+        try:
+            setting.parse(values.get(setting.conf_name, setting.default))
+        except ConfigurationError as exc:
+            yield Error(str(exc), hint=_hint(setting), id="celery_outbox.E001")
+
+
+def _hint(setting: Setting) -> str:
+    return f"{setting.help} The default is {setting.default!r}."
+
+
+def _not_importable(values: dict[str, Any]) -> Iterator[CheckMessage]:
+    for setting in SETTINGS:
+        path = values.get(setting.conf_name, setting.default)
+        if setting.name not in PATHS or not isinstance(path, str):
+            continue
+        try:
+            symbol_by_name(ALIASES.get(path, path))
+        except (ImportError, AttributeError, ValueError) as exc:
+            yield Error(
+                f"{setting.django_name} = {path!r} can't be imported: {exc}.",
+                hint=_hint(setting),
+                id="celery_outbox.E003",
+            )
+
+
+def _unknown_databases(values: dict[str, Any]) -> Iterator[CheckMessage]:
+    for alias in values.get("outbox_databases") or ():
+        if alias not in connections:
+            yield Error(
+                f"CELERY_OUTBOX_DATABASES names {alias!r}, which is not in DATABASES.",
+                hint=f"DATABASES has {', '.join(map(repr, connections))}.",
+                id="celery_outbox.E004",
+            )
+
+
+def _contradictions(values: dict[str, Any]) -> Iterator[CheckMessage]:
+    try:
+        RelayConfig.from_app(SimpleNamespace(conf=values))
+    except ConfigurationError as exc:
+        yield Error(str(exc), hint="Change one of the two.", id="celery_outbox.E005")
+
+
+def _outbox_aliases(conf: Any) -> list[str]:
+    from django_integration.enqueue import write_alias
+
+    return list(conf.get("outbox_databases") or [write_alias()])
+
+
+def _check_database(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
+    if _has_unapplied_migrations(alias):
+        yield Warning(
+            f"Database {alias!r} has no outbox yet, or an old one: migrations are not applied.",
+            hint=f"Run: python manage.py migrate --database={alias} {APP_LABEL}",
+            id="celery_outbox.W001",
+        )
+    else:
+        yield from _check_store(alias, notify=notify)
+
+
+def _has_unapplied_migrations(alias: str) -> bool:
+    executor = MigrationExecutor(connections[alias])
+    targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == APP_LABEL]
+    return bool(executor.migration_plan(targets))
+
+
+def _check_store(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
+    from django_integration.store import DjangoStore
+
+    store = DjangoStore(alias, notify=notify)
+    try:
+        store.check()
+        if notify and connections[alias].vendor == "postgresql" and not store.listening:
+            yield Warning(
+                f"LISTEN does not work on database {alias!r}, so the relay will poll.",
+                hint="Connect past the pooler, or set CELERY_OUTBOX_NOTIFY = False.",
+                id="celery_outbox.W003",
+            )
+    except StoreError as exc:
+        hint = "No relay can publish from this database until that is corrected."
+        yield Warning(f"{exc}.", hint=hint, id="celery_outbox.W002")
+    finally:
+        store.close()

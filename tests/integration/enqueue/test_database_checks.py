@@ -1,0 +1,116 @@
+"""`manage.py check --database`: what a relay could not work with, before a relay finds out."""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+from django.core.management import call_command
+from django.db import OperationalError, connection, connections
+from django.test.utils import override_settings
+
+from django_integration.checks import check_databases
+from tests.contract.test_listen import pgbouncer
+from tests.helpers import wait_for
+from tests.proj.databases import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+VENDORS = [
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mysql", marks=pytest.mark.mysql),
+    "sqlite",
+]
+
+
+@contextmanager
+def as_project(app: Any) -> Iterator[None]:
+    """Let it be the app of the project."""
+    with (
+        patch("tests.proj.celery.app", app),
+        override_settings(CELERY_OUTBOX_APP="tests.proj.celery.app"),
+    ):
+        yield
+
+
+def found(app: Any, *databases: str) -> list[str]:
+    with as_project(app):
+        return [message.id for message in check_databases(databases=databases)]
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_migrated_database_is_fine(
+    vendor: str, app: Any, use_database: Callable[..., None]
+) -> None:
+    use_database(vendor)
+    assert found(app, "default") == []
+
+
+def test_the_command_runs_them(app: Any, use_database: Callable[..., None]) -> None:
+    use_database("sqlite")
+    out = io.StringIO()
+    with as_project(app):
+        call_command("check", "--tag", "celery_outbox", "--database", "default", stdout=out)
+    assert "no issues" in out.getvalue()
+
+
+def test_unapplied_migrations_are_reported(app: Any, use_database: Callable[..., None]) -> None:
+    use_database("sqlite")
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'celery_outbox'")
+    try:
+        assert found(app, "default") == ["celery_outbox.W001"]
+    finally:
+        call_command("migrate", "celery_outbox", fake=True, verbosity=0)
+
+
+def test_a_missing_table_is_reported(app: Any, use_database: Callable[..., None]) -> None:
+    use_database("sqlite", name="incomplete")
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE celery_outbox_dead_letter RENAME TO elsewhere")
+    try:
+        assert found(app, "default") == ["celery_outbox.W002"]
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO celery_outbox_dead_letter")
+
+
+def test_only_databases_with_an_outbox_are_looked_at(
+    make_app: Callable[..., Any], use_database: Callable[..., None]
+) -> None:
+    use_database("sqlite")
+    use_database("sqlite", alias="orders", name="orders")
+    with connections["default"].cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'celery_outbox'")
+    try:
+        app = make_app(outbox_databases=["orders"])
+        assert found(app, "default", "orders") == []
+    finally:
+        call_command("migrate", "celery_outbox", fake=True, verbosity=0)
+
+
+@pytest.mark.postgresql
+def test_a_pooler_is_reported(
+    app: Any, make_app: Callable[..., Any], use_database: Callable[..., None], tmp_path: Path
+) -> None:
+    use_database("postgresql")
+    direct = connection.settings_dict
+    with pgbouncer(direct, tmp_path) as port:
+        pooled = {**direct, "HOST": "127.0.0.1", "PORT": str(port)}
+        with installed("default", pooled):
+            wait_for(_answers)
+            assert found(app, "default") == ["celery_outbox.W003"]
+            assert found(make_app(outbox_notify=False), "default") == []
+
+
+def _answers() -> bool:
+    try:
+        connection.ensure_connection()
+    except OperationalError:
+        return False
+    return True

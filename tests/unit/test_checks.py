@@ -1,0 +1,124 @@
+"""System checks: one id per kind of problem, and a hint with every message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+from django.core.checks import Tags, registry
+from django.test.utils import override_settings
+
+from celery_outbox_steps.config import BY_NAME, SETTINGS
+from django_integration import OutboxCelery
+from django_integration.checks import check_databases, check_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BAD = object()
+WRONG = {
+    "relay": "yes", "app": 5, "store": None, "databases": "default", "batch_size": 0,
+    "idle_time": 0, "backoff_time": -1, "max_backoff": "1h", "max_retries": -1,
+    "stale_timeout": float("inf"), "send_timeout": True, "shutdown_timeout": None,
+    "broker_outage_cooldown": float("nan"), "liveness_file": 3, "exclude_tasks": "name",
+    "require_transaction": 1, "notify": None, "declare": "no", "retention": -1,
+    "dlq_retention": "forever", "redactor": 3, "structlog_enabled": 0,
+    "structlog_context_keys": "request_id", "metrics": 1, "sample_interval": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def check() -> Callable[..., list[tuple[str, str, str]]]:
+    """`check(CELERY_OUTBOX_X=1)`: (id, message, hint) of what is found, for an app like users'."""
+
+    def run(conf: dict[str, Any] | None = None, **settings: Any) -> list[tuple[str, str, str]]:
+        app = OutboxCelery("checked", set_as_current=False)
+        app.conf.update(conf or {})
+        settings = {"CELERY_OUTBOX_APP": "tests.proj.celery.app", **settings}
+        with patch("tests.proj.celery.app", app), override_settings(**settings):
+            return [(m.id, m.msg, m.hint) for m in check_settings()]
+
+    return run
+
+
+def test_the_defaults_are_fine(check: Callable[..., Any]) -> None:
+    assert check() == []
+
+
+@pytest.mark.parametrize("name", [s.name for s in SETTINGS if s.name != "app"])
+def test_every_setting_is_checked(check: Callable[..., Any], name: str) -> None:
+    setting = BY_NAME[name]
+    ((id_, message, hint),) = check(**{setting.django_name: WRONG.get(name, BAD)})
+    assert id_ == "celery_outbox.E001"
+    assert message.startswith(f"{setting.django_name} must be {setting.kind.words}, not ")
+    assert setting.help in hint
+
+
+def test_what_the_app_is_configured_with_counts(check: Callable[..., Any]) -> None:
+    assert [id_ for id_, *_ in check({"outbox_batch_size": -1})] == ["celery_outbox.E001"]
+    assert check({"outbox_batch_size": 5}, CELERY_OUTBOX_BATCH_SIZE=-1) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("CELERY_OUTBOX_BATCHSIZE", "CELERY_OUTBOX_BATCH_SIZE"),
+        ("CELERY_OUTBOX_STALE_TIME", "CELERY_OUTBOX_STALE_TIMEOUT"),
+        ("CELERY_OUTBOX_EXCLUDED_TASKS", "CELERY_OUTBOX_EXCLUDE_TASKS"),
+    ],
+)
+def test_an_unknown_name_is_reported_with_the_nearest_known_one(
+    check: Callable[..., Any], wrong: str, right: str
+) -> None:
+    assert check(**{wrong: 1}) == [
+        ("celery_outbox.E002", f"{wrong} is not a setting.", f"Did you mean {right}?")
+    ]
+
+
+def test_an_unknown_name_in_the_apps_configuration_is_reported(check: Callable[..., Any]) -> None:
+    ((id_, message, hint),) = check({"outbox_redacter": None})
+    assert (id_, message) == ("celery_outbox.E002", "CELERY_OUTBOX_REDACTER is not a setting.")
+    assert hint == "Did you mean CELERY_OUTBOX_REDACTOR?"
+
+
+@pytest.mark.parametrize("name", ["redactor", "metrics", "store"])
+@pytest.mark.parametrize("path", ["no.such.module", "json.no_such_name", "json:nothing"])
+def test_a_path_that_cannot_be_imported_is_reported(
+    check: Callable[..., Any], name: str, path: str
+) -> None:
+    ((id_, message, _),) = check(**{f"CELERY_OUTBOX_{name.upper()}": path})
+    assert id_ == "celery_outbox.E003"
+    assert message.startswith(f"CELERY_OUTBOX_{name.upper()} = {path!r} can't be imported")
+
+
+def test_an_app_that_cannot_be_imported_is_reported(check: Callable[..., Any]) -> None:
+    ((id_, message, _),) = check(CELERY_OUTBOX_APP="no.such.app")
+    assert (id_, "CELERY_OUTBOX_APP" in message) == ("celery_outbox.E003", True)
+
+
+def test_an_unknown_database_is_reported(check: Callable[..., Any]) -> None:
+    ((id_, message, hint),) = check(CELERY_OUTBOX_DATABASES=["default", "odrers"])
+    assert (id_, "'odrers'" in message, "'default'" in hint) == ("celery_outbox.E004", True, True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"CELERY_OUTBOX_STALE_TIMEOUT": 10, "CELERY_OUTBOX_SEND_TIMEOUT": 10},
+        {"CELERY_OUTBOX_BACKOFF_TIME": 100, "CELERY_OUTBOX_MAX_BACKOFF": 99},
+    ],
+)
+def test_settings_that_contradict_each_other_are_reported(
+    check: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    ((id_, message, _),) = check(**settings)
+    assert id_ == "celery_outbox.E005"
+    assert all(name in message for name in settings)
+
+
+def test_database_checks_run_only_where_a_database_is_named() -> None:
+    assert Tags.database in check_databases.tags
+    assert "celery_outbox" in check_settings.tags
+    assert check_settings in registry.registry.get_checks()
+    assert check_databases(databases=None) == []
