@@ -76,6 +76,8 @@ def _ask(
     ready = sum(
         operation.allowed(rows.filter(pk__in=chunk)).order_by().count() for chunk in _chunks(ids)
     )
+    named = list(chosen[:SHOWN])
+    allowed = set(operation.allowed(rows.filter(pk__in=[row.pk for row in named])))
     context = {
         **admin.admin_site.each_context(request),
         "title": operation.title,
@@ -85,7 +87,7 @@ def _ask(
         "ready": ready,
         "skipped": len(ids) - ready,
         "reached": len(ids) == REACH,
-        "shown": list(chosen[:SHOWN]),
+        "named": [(row, row in allowed) for row in named],
         "unnamed": max(0, len(ids) - SHOWN),
         "ids": ",".join(map(str, ids)),
         "checkbox_name": ACTION_CHECKBOX_NAME,

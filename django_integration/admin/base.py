@@ -17,14 +17,16 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_permission_codename
 from django.db.models.functions import Length
-from django.template.defaultfilters import filesizeformat, truncatechars
+from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
+from django.utils.text import capfirst
 
 from celery_outbox_steps.config import read
 from django_integration import redaction
 from django_integration.admin.filters import STATE, TASK_NAME
 from django_integration.admin.paging import NO_SCANS, REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
+from django_integration.admin.words import moment
 from django_integration.conf import django_settings
 from django_integration.enqueue import write_alias
 
@@ -128,7 +130,10 @@ class StoredMessageAdmin(Base):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         # A callable: it runs when the template asks, which is after all permission checks.
-        context = {"outbox_summary": lambda: summary_for(request, self.admin_site)}
+        context = {
+            "outbox_summary": lambda: summary_for(request, self.admin_site),
+            "title": capfirst(self.opts.verbose_name_plural),
+        }
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     # -- what a row shows ------------------------------------------------------------------------
@@ -142,8 +147,8 @@ class StoredMessageAdmin(Base):
         )
 
     @admin.display(description="Created")
-    def created(self, row: StoredMessage) -> Any:
-        return row.created_at
+    def created(self, row: StoredMessage) -> str:
+        return moment(row.created_at)
 
     @admin.display(description="Failed attempts")
     def attempts(self, row: StoredMessage) -> int:
@@ -175,16 +180,6 @@ class StoredMessageAdmin(Base):
     @admin.display(description="Structlog context")
     def shown_context(self, row: StoredMessage) -> str:
         return _preformatted(row.structlog_context or "")
-
-
-def shortened(text: str | None) -> str:
-    """An error as a list shows it: its first line, and the rest on hover."""
-    if not text:
-        return ""
-    first = text.strip().splitlines()[0]
-    return format_html(
-        '<span class="outbox-error" title="{}">{}</span>', text[:1000], truncatechars(first, 90)
-    )
 
 
 def _preformatted(text: str) -> str:

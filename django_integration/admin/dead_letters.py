@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 
 from django_integration.admin import actions, states
-from django_integration.admin.base import StoredMessageAdmin, shortened
+from django_integration.admin.base import StoredMessageAdmin
 from django_integration.admin.filters import DeadTaskNameFilter
+from django_integration.admin.words import failure, moment
 from django_integration.models import CeleryOutboxDeadLetter
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class DeadLetterAdmin(StoredMessageAdmin):
     actions = ("replay", "discard")
     # Dead letters are only ever added at the end, so this is by time of death as well.
     ordering = states.NEWEST_FIRST
-    list_display = ("task", "died", "created", "attempts", "reason")
+    list_display = ("task", "died", "created", "reason")
     list_filter = (DeadTaskNameFilter,)
     listed = (*StoredMessageAdmin.listed, "dead_at", "failure_reason")
     fieldsets = (
@@ -36,7 +37,7 @@ class DeadLetterAdmin(StoredMessageAdmin):
                     "task_id",
                     "dead_at",
                     "created_at",
-                    "retries",
+                    "attempts",
                     "failure_reason",
                 )
             },
@@ -57,9 +58,9 @@ class DeadLetterAdmin(StoredMessageAdmin):
         return actions.carry_out(self, request, queryset, actions.DISCARD_DEAD)
 
     @admin.display(description="Died")
-    def died(self, row: CeleryOutboxDeadLetter) -> Any:
-        return row.dead_at
+    def died(self, row: CeleryOutboxDeadLetter) -> str:
+        return moment(row.dead_at)
 
     @admin.display(description="Failure reason")
     def reason(self, row: CeleryOutboxDeadLetter) -> str:
-        return shortened(row.failure_reason)
+        return failure(row.retries, row.failure_reason)

@@ -8,8 +8,9 @@ from django.contrib import admin
 from django.utils.html import format_html
 
 from django_integration.admin import actions, states
-from django_integration.admin.base import StoredMessageAdmin, shortened
+from django_integration.admin.base import StoredMessageAdmin
 from django_integration.admin.filters import STATE, StateFilter, TaskNameFilter
+from django_integration.admin.words import failure, moment
 from django_integration.models import CeleryOutbox
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class OutboxAdmin(StoredMessageAdmin):
     """Outbox messages, with *retry now* and *discard*."""
 
     actions = ("retry_now", "discard")
-    list_display = ("task", "state", "created", "due", "attempts", "error")
+    list_display = ("task", "state", "created", "error")
     list_filter = (StateFilter, TaskNameFilter)
     listed = (*StoredMessageAdmin.listed, "due_at", "claimed_by", "last_error", "published_at")
     fieldsets = (
@@ -41,7 +42,7 @@ class OutboxAdmin(StoredMessageAdmin):
                 )
             },
         ),
-        ("Delivery", {"fields": ("retries", "last_error", "claimed_by", "claimed_until")}),
+        ("Delivery", {"fields": ("attempts", "last_error", "claimed_by", "claimed_until")}),
         ("Arguments", {"fields": ("shown_args", "shown_kwargs", "payload_size")}),
         (
             "Message and context",
@@ -66,16 +67,22 @@ class OutboxAdmin(StoredMessageAdmin):
 
     @admin.display(description="State")
     def state(self, row: Any) -> str:
-        label = states.STATES[row.state].label
-        relay = f"by {row.claimed_by}" if row.state == "in_flight" else ""
         return format_html(
-            '<span class="outbox-state outbox-{}" title="{}">{}</span>', row.state, relay, label
+            '<span class="outbox-state outbox-{}">{}</span> <span class="outbox-quiet">{}</span>',
+            row.state,
+            states.STATES[row.state].label,
+            _detail(row),
         )
-
-    @admin.display(description="Due")
-    def due(self, row: CeleryOutbox) -> Any:
-        return row.due_at
 
     @admin.display(description="Last error")
     def error(self, row: CeleryOutbox) -> str:
-        return shortened(row.last_error)
+        return failure(row.retries, row.last_error)
+
+
+def _detail(row: Any) -> str:
+    """What one wants to know of a row in its state: since when, until when, or by whom."""
+    if row.state == "in_flight":
+        return str(row.claimed_by)
+    if row.state == "published":
+        return moment(row.published_at)
+    return format_html("due {}", moment(row.due_at))

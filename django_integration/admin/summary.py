@@ -19,6 +19,7 @@ from celery_outbox_steps.errors import StoreError
 from django_integration.admin import charts
 from django_integration.admin.filters import STATE, TASK_NAME
 from django_integration.admin.paging import along_indexes
+from django_integration.admin.words import age
 from django_integration.enqueue import write_alias
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 from django_integration.store import DjangoStore
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from celery_outbox_steps.store import Stats
 
 TOP = 5
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
         Tile(
             "Failing",
             _counted(stats.failing),
-            "at least one attempt failed",
+            "will be tried again",
             links.outbox(**{STATE: "failing"}),
             "warning" if stats.failing else "plain",
         ),
@@ -191,15 +191,3 @@ def _counted(rows: int) -> str:
     """Exact below the cap; from there on the database's estimate, or "at least"."""
     text = number_format(rows, force_grouping=True)
     return f"{text}+" if rows == STATS_CAP else f"≈ {text}" if rows > STATS_CAP else text
-
-
-def age(seconds: float) -> str:
-    """A duration in its two largest units: "3 min 20 s", "2 d 4 h"."""
-    parts = []
-    left = int(seconds)
-    for size, unit in UNITS:
-        if left >= size:
-            parts.append(f"{left // size} {unit}")
-            left %= size
-    parts.append(f"{left} s")
-    return " ".join(parts[:2])

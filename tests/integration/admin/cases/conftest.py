@@ -76,7 +76,7 @@ def published(**columns: Any) -> CeleryOutbox:
 
 def person(*permissions: str, superuser: bool = False) -> User:
     """A member of staff who may do exactly this."""
-    name = f"person{next(_numbers)}"
+    name = f"{'admin' if superuser else 'person'}{next(_numbers)}"
     user = User.objects.create_user(name, password="pass", is_staff=True, is_superuser=superuser)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     return user

@@ -1,0 +1,51 @@
+"""Durations, points in time and errors as people like to read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.template.defaultfilters import truncatechars
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def age(seconds: float, precision: int = 2) -> str:
+    """A duration in its two largest units: "3 min 20 s", "2 d 4 h"."""
+    parts = []
+    left = int(seconds)
+    for size, unit in UNITS:
+        if left >= size:
+            parts.append(f"{left // size} {unit}")
+            left %= size
+    parts.append(f"{left} s")
+    return " ".join(parts[:precision])
+
+
+def moment(point: datetime | None) -> str:
+    """How long ago, or in how long; the date and time on hover."""
+    if point is None:
+        return ""
+    seconds = (timezone.now() - point).total_seconds()
+    text = f"{age(seconds, 1)} ago" if seconds >= 0 else f"in {age(-seconds, 1)}"
+    local = timezone.localtime(point) if timezone.is_aware(point) else point
+    exact = date_format(local, "DATETIME_FORMAT")
+    return format_html('<time datetime="{}" title="{}">{}</time>', point.isoformat(), exact, text)
+
+
+def failure(attempts: int, error: str | None) -> str:
+    """How often it failed, and the first line of the last error; all of it on hover."""
+    line = next(iter((error or "").strip().splitlines()), "")
+    if not attempts and not line:
+        return ""
+    return format_html(
+        '<span class="outbox-error" title="{}">{}</span> <span class="outbox-quiet">{}</span>',
+        (error or "")[:1000],
+        truncatechars(line, 90),
+        f"{attempts} failed attempt{'' if attempts == 1 else 's'}",
+    )
