@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -68,5 +69,12 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path) ->
     return 0
 
 
+def _interrupted(number: int, frame: object) -> None:  # noqa: ARG001
+    """SIGTERM ends us as Ctrl-C does: with what we started stopped."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGINT, _interrupted)
     sys.exit(main())

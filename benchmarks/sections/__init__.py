@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks import brokers
@@ -54,16 +55,23 @@ class Contender:
     share: float = 1.0
     """Of the messages of a run: less for one that would take minutes for all of them."""
 
-    def run(self, messages: int, fill: Callable[[Table, int], None] = Table.fill) -> Measured:
+    def run(
+        self,
+        messages: int,
+        fill: Callable[..., None] = Table.fill,
+        payload: int = 100,
+    ) -> Measured:
         """Ready first, then the rows appear; watched from the first message to the last."""
         self.broker.purge()
         if self.table:
+            self.table.have_templates(payload)
             self.table.reset()
         with ExitStack() as stack:
             running = [stack.enter_context(process) for process in self.processes()]
             for process in running:
                 process.wait_until_ready()
-            return self._watched(running, fill, int(messages * self.share))
+            fill_now = partial(fill, payload=payload)
+            return self._watched(running, fill_now, int(messages * self.share))
 
     def run_on(self, messages: int) -> Measured:
         """The rows are there before the processes are; those stop when so many have passed."""
@@ -76,7 +84,7 @@ class Contender:
             return Measured(passage.rate, 0.0, 0.0)
 
     def _watched(
-        self, running: list[Process], fill: Callable[[Table, int], None], messages: int
+        self, running: list[Process], fill: Callable[..., None], messages: int
     ) -> Measured:
         cpu = sum(process.cpu() for process in running)
         if self.table:

@@ -29,8 +29,8 @@ is what it takes without a relay."""
 
 DATABASE = """\
 What PostgreSQL has to do per message: bytes of write-ahead log (the whole server's counter, so
-whatever else it does is in there) and transactions (the database's counter), over {:,} messages; and
-statements, counted in the client. Default batch sizes: 500 rows for this package, 100 for
+whatever else it does is in there) and transactions (the database's counter), over {:,} messages;
+and statements, counted in the client. Default batch sizes: 500 rows for this package, 100 for
 django-celery-outbox."""
 
 
@@ -90,9 +90,9 @@ def _counted(relay: Contender, table: Table, count: int) -> tuple[float, float]:
     """WAL bytes per message and transactions per thousand, of the relaying alone."""
     before, moved = (0, 0), 0
 
-    def fill(filled: Table, messages: int) -> None:
+    def fill(filled: Table, messages: int, payload: int) -> None:
         nonlocal before, moved
-        filled.fill(messages)
+        filled.fill(messages, payload)
         before, moved = _counters(filled), messages
 
     relay.run(count, fill)  # stops the relay, which then has settled and reported everything

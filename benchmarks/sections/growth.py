@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.results import Section
 from benchmarks.sections import Contender, our_workers, the_peer
-from benchmarks.table import Table
 
 if TYPE_CHECKING:
     from benchmarks.sections import Bench
@@ -110,14 +108,8 @@ def payloads(bench: Bench) -> None:
     relay = our_workers(bench.brokers["rabbitmq"], bench.table())
     for _ in range(bench.plan.growth_rounds):
         for size, count in bench.plan.payloads:
-            measured = _filled(relay, count, size)
-            section.add(f"{size:,} bytes", rate=measured, volume=measured * size / 1e6)
-
-
-def _filled(relay: Contender, count: int, size: int) -> float:
-    if relay.table:
-        relay.table.have_templates(size)
-    return relay.run(count, partial(Table.fill, payload=size)).rate
+            rate = relay.run(count, payload=size).rate
+            section.add(f"{size:,} bytes", rate=rate, volume=rate * size / 1e6)
 
 
 def databases(bench: Bench) -> None:
@@ -128,4 +120,4 @@ def databases(bench: Bench) -> None:
     for _ in range(bench.plan.growth_rounds):
         for name, vendor in names.items():
             relay = our_workers(bench.brokers["rabbitmq"], bench.table(vendor))
-            section.add(name, rate=_filled(relay, count, 100))
+            section.add(name, rate=relay.run(count).rate)
