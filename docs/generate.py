@@ -45,8 +45,9 @@ def commands() -> str:
 
 
 def control() -> str:
-    import celery_outbox_steps.control  # noqa: F401  registers its commands
     from celery.worker.control import Panel
+
+    import celery_outbox_steps.control  # noqa: F401  registers its commands
 
     rows = ["| command | what it does |", "|---|---|"]
     for name, meta in sorted(Panel.meta.items()):
