@@ -14,7 +14,7 @@ export PIP_PROGRESS_BAR := off
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help test unit lint format services status services-down venv clean
+.PHONY: help test unit lint format bench bench-quick services status services-down venv clean
 .PHONY: demo demo-web docs package matrix
 
 help: ## List the targets
@@ -54,6 +54,12 @@ package: $(TOOLS)/.installed ## Build wheel and sdist, check them, run the fast 
 
 matrix: $(TOOLS)/.installed ## The fast tests on all supported versions of Python, Django, Celery
 	@$(TOOLS)/bin/python -m nox --session matrix $(ARGS)
+
+bench: $(STAMP) ## Measure everything, about 25 minutes on an idle machine: docs/benchmarks
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(STAMP) ## See that the benchmarks work, under 3 minutes: build/benchmarks
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
 services: ## Find or start the test services and print their variables (NAMES= for some)
 	@$(PYTHON) -m tests.services up $(NAMES)
