@@ -46,7 +46,8 @@ demo-web: $(DEMO)/.installed ## The demo's shop in the browser, with its admin
 	@cd examples/shop && ../../$(DEMO)/bin/python -m demo.web
 
 docs: $(TOOLS)/.installed ## Build the documentation into site/, warnings are errors
-	@$(TOOLS)/bin/python -m mkdocs build --strict --quiet
+	@$(TOOLS)/bin/python docs/generate.py --check
+	@NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/python -m mkdocs build --strict --quiet
 	@echo "docs: site/index.html"
 
 package: $(TOOLS)/.installed ## Build wheel and sdist, check them, run the fast tests on the wheel
