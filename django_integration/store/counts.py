@@ -30,32 +30,33 @@ def sample(session: Session, dialect: Dialect) -> Sample:
 
 def stats(session: Session, dialect: Dialect, top: int) -> Stats:
     """Everything that a person asks for."""
-    depth, oldest, in_flight, failing = session.rows(
-        f"SELECT count(*), max(waited), sum(CASE WHEN seconds_left >= 0 THEN 1 ELSE 0 END),"
-        f" sum(CASE WHEN retries > 0 THEN 1 ELSE 0 END) FROM ({_pending(dialect)}) AS pending",
+    depth, oldest, in_flight = session.rows(
+        f"SELECT count(*), max(waited), sum(CASE WHEN seconds_left >= 0 THEN 1 ELSE 0 END)"
+        f" FROM ({_pending(dialect)}) AS pending",
         [STATS_CAP + 1],
     )[0]
+    failing, top_failing = _failing(session, dialect, top)
     dead, dead_capped = _count(session, DEAD_LETTER, "", STATS_CAP)
     kept, kept_capped = _count(session, OUTBOX, "WHERE due_at IS NULL", STATS_CAP)
     return Stats(
         depth=_better(session, dialect, depth, STATS_CAP),
         in_flight=int(in_flight or 0),
-        failing=int(failing or 0),
+        failing=failing,
         dead_letters=dead,
         published=kept,
         oldest_pending_seconds=_age(oldest),
         capped=depth > STATS_CAP or dead_capped or kept_capped,
         relays=_relays(session, dialect),
-        top_failing=_top_failing(session, dialect, top),
+        top_failing=top_failing,
     )
 
 
-def _pending(dialect: Dialect) -> str:
+def _pending(dialect: Dialect, order: str = "due_at, id") -> str:
     """What waits, the longest due first: one parameter, how many rows to look at."""
     return (
         f"SELECT task_name, claimed_by, retries, last_error, {dialect.waited} AS waited,"
         f" {dialect.left} AS seconds_left FROM {OUTBOX}{dialect.hint}"
-        " WHERE due_at IS NOT NULL ORDER BY due_at, id LIMIT %s"
+        f" WHERE due_at IS NOT NULL ORDER BY {order} LIMIT %s"
     )
 
 
@@ -83,14 +84,23 @@ def _relays(session: Session, dialect: Dialect) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _top_failing(session: Session, dialect: Dialect, top: int) -> tuple[dict[str, Any], ...]:
+def _failing(
+    session: Session, dialect: Dialect, top: int
+) -> tuple[int, tuple[dict[str, Any], ...]]:
+    """How many rows are failing, and the tasks with most of them.
+
+    From the far end of the due index: failing rows back off, and behind a backlog of others a look
+    from the near end would not see one of them.
+    """
     rows = session.rows(
-        f"SELECT task_name, count(*), max(last_error) FROM ({_pending(dialect)}) AS pending"
+        "SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()"
+        f" FROM ({_pending(dialect, 'due_at DESC, id DESC')}) AS pending"
         " WHERE retries > 0 GROUP BY task_name ORDER BY 2 DESC, 1 LIMIT %s",
-        [STATS_CAP, top],
+        [STATS_CAP, max(1, top)],
     )
-    return tuple(
-        {"task_name": name, "rows": count, "last_error": error} for name, count, error in rows
+    return int(rows[0][3]) if rows else 0, tuple(
+        {"task_name": name, "rows": count, "last_error": error}
+        for name, count, error, _ in rows[:top]
     )
 
 
