@@ -141,7 +141,7 @@ def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
         ),
         Tile(
             "Failing",
-            _counted(stats.failing),
+            _counted(stats.failing, partly=stats.depth > STATS_CAP),
             "will be tried again",
             links.outbox(**{STATE: "failing"}),
             "warning" if stats.failing else "plain",
@@ -187,7 +187,9 @@ def _both(counted: charts.Counted) -> tuple[charts.Chart, ...]:
     return charts.last_hour(counted), charts.last_day(counted)
 
 
-def _counted(rows: int) -> str:
+def _counted(rows: int, *, partly: bool = False) -> str:
     """Exact below the cap; from there on the database's estimate, or "at least"."""
     text = number_format(rows, force_grouping=True)
-    return f"{text}+" if rows == STATS_CAP else f"≈ {text}" if rows > STATS_CAP else text
+    if rows > STATS_CAP:
+        return f"≈ {text}"
+    return f"{text}+" if partly or rows == STATS_CAP else text

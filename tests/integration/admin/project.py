@@ -17,6 +17,16 @@ def hide_cards(task_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return seen, {name: "[hidden]" if name == "card" else value for name, value in kwargs.items()}
 
 
+class OutboxInOrders:
+    """A database router: the outbox is written to another database than it is read from."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str | None:
+        return "orders" if model._meta.app_label == "celery_outbox" else None
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        return "default"
+
+
 @app.task(name="shop.tasks.charge_card")
 def charge_card(*args: Any, **kwargs: Any) -> None: ...
 

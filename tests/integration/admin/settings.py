@@ -69,4 +69,7 @@ def _database(vendor: str) -> dict[str, Any]:
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
 
 
-DATABASES = {"default": _database(os.environ.get("OUTBOX_ADMIN_DB", "postgresql"))}
+DATABASES = {
+    "default": _database(os.environ.get("OUTBOX_ADMIN_DB", "postgresql")),
+    "orders": _database("sqlite"),
+}

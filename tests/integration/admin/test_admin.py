@@ -27,6 +27,7 @@ def test_pages(vendor: str) -> None:
 
 
 @pytest.mark.postgresql
+@pytest.mark.timeout(600)
 def test_million_rows() -> None:
     run_cases("million.py", "postgresql")
 

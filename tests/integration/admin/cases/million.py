@@ -151,6 +151,14 @@ def test_counts_are_estimates() -> None:
 
 
 @pytest.mark.django_db
+def test_failing_rows_are_seen_behind_a_backlog() -> None:
+    found = client_of(person(superuser=True)).get(reverse(OUTBOX)).context["summary"]
+    tiles = {tile.name: tile.value for tile in found.tiles}
+    assert tiles["Failing"] == "100,000+"
+    assert found.failing[0]["last_error"] == "NotFound: no exchange"
+
+
+@pytest.mark.django_db
 def test_an_action_on_all_takes_no_more_than_its_reach() -> None:
     client, url = client_of(person(superuser=True)), reverse(DEAD)
     first = CeleryOutboxDeadLetter.objects.order_by("-id").first()

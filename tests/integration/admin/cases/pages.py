@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
-from django.db import connection
+from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
@@ -318,6 +318,41 @@ def test_a_row_claimed_after_the_confirmation_is_left_alone(boss: Client) -> Non
     boss.post(url, answer)
     assert CeleryOutbox.objects.filter(pk=row.pk).exists()
     assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_a_relay_is_just_claiming_is_left_alone(boss: Client, act: Act) -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite locks the whole database")
+    row, free = waiting(), waiting()
+    relay = connections.create_connection("default")
+    try:
+        relay.set_autocommit(False)
+        with relay.cursor() as cursor:
+            cursor.execute("SELECT id FROM celery_outbox WHERE id = %s FOR UPDATE", [row.pk])
+        response = act(boss, OUTBOX, "discard", row, free)
+    finally:
+        relay.close()
+    assert "Discarded: 1." in response.content.decode()
+    assert list(CeleryOutbox.objects.all()) == [row]
+
+
+@pytest.mark.django_db(databases=["default", "orders"])
+def test_the_rows_are_those_of_the_database_that_is_written_to(
+    boss: Client, act: Act, settings: Any
+) -> None:
+    waiting()
+    settings.DATABASE_ROUTERS = ["tests.integration.admin.project.OutboxInOrders"]
+    elsewhere = CeleryOutbox.objects.using("orders").create(
+        task_id="1", task_name="shop.tasks.charge_card", args="[]", kwargs="{}", options="{}",
+        due_at=timezone.now() + timedelta(hours=1), retries=1,
+    )  # fmt: skip
+    assert listed(boss, OUTBOX) == [elsewhere.pk]
+    assert tiles(boss)["Failing"] == "1"
+    act(boss, OUTBOX, "discard", elsewhere)
+    assert not CeleryOutbox.objects.using("orders").exists()
+    assert CeleryOutbox.objects.using("default").count() == 1
+    assert LogEntry.objects.count() == 1
 
 
 def test_replay(boss: Client, act: Act) -> None:
