@@ -148,20 +148,18 @@ class _Pushes:
     def add(self, index: int, message: Message) -> None:
         channel = self.channel
         body, body_encoding = channel.encode_body(message.body, channel.body_encoding)
-        properties = {
-            **message.properties,
-            "delivery_info": {"exchange": "", "routing_key": message.routing_key},
-            "body_encoding": body_encoding,
-            "delivery_tag": self._next_tag(),
-        }
         prepared = channel.prepare_message(
             body,
             message.priority,
             message.content_type,
             message.content_encoding,
             message.headers,
-            properties,
+            dict(message.properties),
         )
+        # In kombu's own order, so that not even the JSON text differs from a direct publish.
+        properties = prepared["properties"]
+        properties["delivery_info"].update(exchange="", routing_key=message.routing_key)
+        properties.update(body_encoding=body_encoding, delivery_tag=self._next_tag())
         priority = channel._get_message_priority(prepared, reverse=False)  # noqa: SLF001
         data = _to_json(prepared)
         key = channel._q_for_pri(message.routing_key, priority)  # noqa: SLF001
