@@ -27,15 +27,17 @@ POOLED = "a connection pooler sits between the relay and PostgreSQL"
 
 
 class Bell:
-    """A pipe to ourselves: ringing it ends a wait, in this process only."""
+    """A pipe to ourselves: ringing it, here or in a forked child, ends a wait in this process."""
 
     def __init__(self) -> None:
         self._open()
 
     def ring(self) -> None:
-        # A full pipe means that many rings are waiting to be heard already.
-        with suppress(BlockingIOError):
-            os.write(self._writer, b".")
+        # A full pipe means that many rings are waiting to be heard already. A child may have closed
+        # what it inherited, as beat does, and the number may be a socket's by now.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._writer), self._pipe):
+                os.write(self._writer, b".")
 
     def wait(self, timeout: float, *more: int) -> bool:
         """Block until rung, until one of `more` descriptors is readable, or for `timeout` s."""
@@ -52,6 +54,7 @@ class Bell:
     def _open(self) -> None:
         self._pid = os.getpid()
         self._reader, self._writer = os.pipe()
+        self._pipe = os.fstat(self._writer)
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
 
@@ -62,8 +65,9 @@ class Bell:
 
     def __del__(self) -> None:
         with suppress(OSError, AttributeError):
-            os.close(self._reader)
-            os.close(self._writer)
+            if self._pid == os.getpid():
+                os.close(self._reader)
+                os.close(self._writer)
 
 
 class Listener:
