@@ -49,7 +49,9 @@ class Databases:
         if alias in self._made or alias in connections.settings:
             return alias
         if kind == "sqlite":
-            _register(alias, "sqlite3", str(self._path / f"{alias}.sqlite3"), OPTIONS={"timeout": 20})
+            _register(
+                alias, "sqlite3", str(self._path / f"{alias}.sqlite3"), OPTIONS={"timeout": 20}
+            )
         else:
             service = service or helpers.require_service(kind)
             self._made[alias] = (service, f"{alias}_{RUN}")

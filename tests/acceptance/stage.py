@@ -202,8 +202,10 @@ class Stage:
 
     def celery(self, *arguments: str, app: str = APP) -> str:
         """The output of a `celery` command of the project."""
+        after = ["-A", app] if arguments[0] == "multi" else []
+        before = [] if after else ["-A", app]
         done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", app, *arguments],
+            [sys.executable, "-m", "celery", *before, *arguments, *after],
             cwd=self.path, env=self._environment(), capture_output=True, text=True, timeout=60,
             check=False,
         )  # fmt: skip
@@ -254,7 +256,9 @@ class Stage:
 
     def _waiting_parcels(self, connection: Any) -> int:
         channel = connection.default_channel
-        if "redis:" in self.broker:  # kombu forgets the prefix when it looks for a queue
+        if hasattr(
+            channel, "_size"
+        ):  # on Redis, kombu forgets the prefix when it looks for a queue
             return int(channel._size(self.parcels))
         queue = Queue(self.parcels, Exchange(self.parcels), self.parcels)
         return int(queue(channel).declare() and queue(channel).queue_declare().message_count)

@@ -18,9 +18,7 @@ ROUNDS = int(os.environ.get("ACCEPTANCE_FORK_ROUNDS", "15"))
 """Eight children are born in each."""
 
 
-@pytest.mark.parametrize(
-    ("database", "broker"), [("postgres", "rabbitmq"), ("mysql", "redis")]
-)
+@pytest.mark.parametrize(("database", "broker"), [("postgres", "rabbitmq"), ("mysql", "redis")])
 def test_a_new_child_for_every_task(
     database: str, broker: str, stage_with: Callable[..., Stage]
 ) -> None:

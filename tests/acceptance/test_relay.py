@@ -95,6 +95,26 @@ def test_one_relay_per_database(stage_with: Callable[..., Stage], databases: Dat
     assert worker.stop() == 0
 
 
+def test_beat_in_the_same_worker(stage_with: Callable[..., Stage]) -> None:
+    schedule = {"tick": {"task": "record", "schedule": 0.5, "args": ["from beat"]}}
+    stage = stage_with(CELERY_BEAT_SCHEDULE=schedule)
+    worker = stage.worker("-B", f"--schedule={stage.path / 'beat'}")
+    helpers.wait_for(lambda: stage.ran_names().count("from beat") > 3, 30, stage.logs)
+    assert worker.stop() == 0
+    assert worker.complaints() == []
+
+
+def test_celery_multi_and_its_detached_worker(stage: Stage) -> None:
+    name, log = f"{stage.prefix}-multi", stage.path / "multi.log"
+    where = [f"--pidfile={stage.path / 'multi.pid'}", f"--logfile={log}"]
+    stage.celery("multi", "start", name, *where, "-l", "INFO", "-c", "1", "--outbox-relay")
+    try:
+        stage.wait_until_ran(stage.enqueue(5))
+    finally:
+        stage.celery("multi", "stopwait", name, *where)
+    assert "celery_outbox_relay_stopped" in log.read_text()
+
+
 def test_plain_celery_app_with_a_store_of_its_own(stage: Stage) -> None:
     stage.environment.update(
         ACCEPTANCE_BROKER=stage.broker,

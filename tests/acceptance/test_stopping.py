@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tests.acceptance.stage import Stage
 
 SHORT_LEASE = ("--outbox-stale-timeout=4", "--outbox-send-timeout=3")
-SOFT = {"CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT": 1, "CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE": True}
+SOFT = {
+    "CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT": 1,
+    "CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE": True,
+}
 
 
 @pytest.fixture
@@ -72,6 +75,17 @@ def test_stop_under_load(
     assert {row.task_id for row in claimed} == left
     assert {row.retries for row in claimed} == {0}
     assert worker.complaints() == []
+
+
+def test_a_signal_during_startup(stage: Stage) -> None:
+    stage.send_parcels(10)
+    worker = stage.prepare()
+    worker.process.start()
+    worker.wait_for("celery_outbox_relay_started")
+    worker.stop("SIGTERM", 20)
+    left = stage.rows("claimed_by IS NULL AND retries = 0")
+    assert stage.rows() == left
+    assert len(stage.arrived()) + left == 10
 
 
 def test_what_the_last_task_enqueues_during_a_warm_stop_is_published(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.service import RelayService
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
+from django_integration.store.listen import Bell
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
@@ -296,6 +298,46 @@ def test_a_commit_in_this_process_wakes_an_idle_relay() -> None:
     bell.ring("memory")
     bench.wait_until_published(1)
     bench.stop(1)
+
+
+def test_a_commit_in_a_forked_child_wakes_the_relay_of_its_parent() -> None:
+    class PipeStore(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pipe = Bell()
+
+        wait = property(lambda self: self.pipe.wait)
+        wake = property(lambda self: self.pipe.ring)
+
+    store = PipeStore()
+    service = RelayService(
+        Celery("unit", set_as_current=False), store, RelayConfig(),
+        publisher_factory=lambda app, declare: RecordingPublisher(),
+    )  # fmt: skip
+    child = os.fork()
+    if not child:
+        bell.ring("memory")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert store.wait(5)
+    assert service.state == "not started"
+
+
+def test_a_child_that_closed_what_it_inherited_rings_nobody_elses_bell() -> None:
+    pipe = Bell()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(writer, pipe._writer)  # the number belongs to something else now
+        pipe.ring()
+        os.close(pipe._writer)
+        pipe.ring()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(writer)
+    assert os.read(reader, 1) == b""
+    assert not pipe.wait(0)
+    os.close(reader)
 
 
 def test_an_idle_relay_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

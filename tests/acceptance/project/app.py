@@ -9,8 +9,8 @@ import redis
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.acceptance.project.settings")
 
-from celery_outbox_steps import OutboxRelayStep  # noqa: E402
-from django_integration import OutboxCelery  # noqa: E402
+from celery_outbox_steps import OutboxRelayStep
+from django_integration import OutboxCelery
 
 app = OutboxCelery("acceptance")
 app.config_from_object("django.conf:settings", namespace="CELERY")
