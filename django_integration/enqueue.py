@@ -187,29 +187,27 @@ class Enqueuer:
             return context.Context()
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        alias = connection.alias
-        since = time.monotonic() - self._notified.get(alias, float("-inf"))
-        notify = self._notify and since >= NOTIFY_INTERVAL
+        done = self._hook_of(connection) or AfterCommit(self._committed, connection.alias)
+        notify = not done.notified and self._may_notify(connection.alias)
         try:
             with tracing.storing(rows):
                 insert(connection, rows, notify=notify)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(USE_ASEND_TASK) from exc
         signals.emit_created(rows, type(self._app))
-        if connection.in_atomic_block or connection.get_autocommit():
-            self._after_commit(connection, rows, notified=notify)
+        is_new = not done.names
+        done.add(rows, notified=notify)
+        if is_new and (connection.in_atomic_block or connection.get_autocommit()):
+            connection.on_commit(done, robust=True)
 
-    def _after_commit(
-        self, connection: BaseDatabaseWrapper, rows: list[Row], *, notified: bool
-    ) -> None:
-        """Ring and count once per transaction, however many calls it makes in a row."""
+    def _hook_of(self, connection: BaseDatabaseWrapper) -> AfterCommit | None:
+        """Ring, notify and count once per transaction, however many calls it makes in a row."""
         last = _last_hook(connection)
-        if isinstance(last, AfterCommit) and last.run == self._committed:
-            last.add(rows, notified=notified)
-            return
-        hook = AfterCommit(self._committed, connection.alias)
-        hook.add(rows, notified=notified)
-        connection.on_commit(hook, robust=True)
+        return last if isinstance(last, AfterCommit) and last.run == self._committed else None
+
+    def _may_notify(self, alias: str) -> bool:
+        since = time.monotonic() - self._notified.get(alias, float("-inf"))
+        return bool(self._notify and since >= NOTIFY_INTERVAL)
 
     def _committed(self, done: AfterCommit) -> None:
         if done.notified:  # counted only now: a NOTIFY that is not committed wakes nobody

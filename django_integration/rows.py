@@ -7,10 +7,11 @@ ring the relay's bell (`NOTIFY`), which PostgreSQL delivers if and when the tran
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.transaction import atomic
 
@@ -60,8 +61,7 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
     together = atomic(connection.alias) if len(chunks) > 1 else nullcontext()
     with together, connection.cursor() as cursor:
         for chunk in chunks:
-            sql = _statement(connection.vendor, len(chunk), notify)
-            cursor.execute(sql, [value for row in chunk for value in row])
+            cursor.execute(*_insertion(connection.vendor, chunk, notify=notify))
 
 
 def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
@@ -77,13 +77,37 @@ def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
         yield chunk
 
 
+def _insertion(vendor: str, rows: list[Row], *, notify: bool) -> tuple[str, list[Any]]:
+    """The statement and its parameters."""
+    if vendor == "postgresql" and len(rows) > 1:
+        return _from_json(notify), [json.dumps([row._asdict() for row in rows], default=bytes.hex)]
+    return _from_values(vendor, len(rows), notify), [value for row in rows for value in row]
+
+
 @lru_cache(maxsize=2048)
-def _statement(vendor: str, count: int, notify: bool) -> str:  # noqa: FBT001  a cache key
+def _from_values(vendor: str, count: int, notify: bool) -> str:  # noqa: FBT001  a cache key
     now = NOW[vendor]
     values = f"({', '.join(['%s'] * len(Row._fields))}, {now}, {now}, 0, {SCHEMA_VERSION})"
+    return _statement(f"VALUES {', '.join([values] * count)}", notify=notify)
+
+
+@lru_cache(maxsize=2)
+def _from_json(notify: bool) -> str:  # noqa: FBT001  a cache key
+    """One parameter for all rows: the drivers take twice as long over thousands of small ones."""
+    now = NOW["postgresql"]
+    columns = ", ".join(Row._fields).replace("payload", "decode(payload, 'hex')")
+    record = ", ".join(f"{name} text" for name in Row._fields)
+    return _statement(
+        f"SELECT {columns}, {now}, {now}, 0, {SCHEMA_VERSION}"
+        f" FROM json_to_recordset(%s::json) AS row({record})",
+        notify=notify,
+    )
+
+
+def _statement(rows: str, *, notify: bool) -> str:
     insert_rows = (
         f"INSERT INTO celery_outbox ({', '.join(Row._fields)}, "
-        f"created_at, due_at, retries, schema_version) VALUES {', '.join([values] * count)}"
+        f"created_at, due_at, retries, schema_version) {rows}"
     )
     if notify:
         return f"WITH rows AS ({insert_rows}) SELECT pg_notify('{CHANNEL}', '')"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.contrib.testing.app import setup_default_app
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 from celery.worker import state
 from django.db import connections
 
@@ -24,6 +25,7 @@ def running(app: Any) -> Iterator[None]:
     """A worker for the app while the block runs."""
     app.conf.broker_transport_options = {"polling_interval": 0.02}
     with (
+        _logging_untouched(),
         setup_default_app(app),
         start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=15),
     ):
@@ -32,6 +34,20 @@ def running(app: Any) -> Iterator[None]:
         finally:
             state.should_terminate = 0
             _nudge(app)
+
+
+@contextmanager
+def _logging_untouched() -> Iterator[None]:
+    """A worker takes over the root logger, for good, unless somebody says that they do it."""
+
+    def leave_it(**_: Any) -> None:
+        pass
+
+    setup_logging.connect(leave_it)
+    try:
+        yield
+    finally:
+        setup_logging.disconnect(leave_it)
 
 
 def _nudge(app: Any) -> None:

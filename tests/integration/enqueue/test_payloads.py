@@ -7,7 +7,6 @@ the body compared with the one that a direct call would have sent.
 from __future__ import annotations
 
 import gc
-import sys
 from datetime import date, datetime, time, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +67,10 @@ def test_any_payload_comes_back_to_the_byte(
     use_database(vendor)
 
     @settings(
-        max_examples=60, deadline=None, database=None,
+        max_examples=40, deadline=None, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )  # fmt: skip
-    @given(st.lists(calls, min_size=1, max_size=8))
+    @given(st.lists(calls, min_size=1, max_size=6))
     def check(batch: list[tuple[Any, Any]]) -> None:
         with transaction.atomic(), app.outbox_bulk():
             for args, kwargs in batch:
@@ -94,7 +93,7 @@ def test_any_header_comes_back(
         plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)
     )
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=25, deadline=None, database=None)
     @given(st.dictionaries(text.map(lambda name: "x" + name), nested, max_size=4))
     def check(headers: dict[str, Any]) -> None:
         app.send_task("any.task", headers=headers)
@@ -150,7 +149,6 @@ def test_deep_nesting(depth: int, app: Any, use_database: Callable[..., None]) -
     value: Any = "deep"
     for _ in range(depth):
         value = {"a": [value]}
-    body = direct_body((value,), {}) if depth < 500 else None
     try:
         body = direct_body((value,), {})
     except Exception as exc:
@@ -182,11 +180,11 @@ def test_queues_built_per_call_leave_nothing_behind(
     with transaction.atomic():
         call(0)
         gc.collect()
-        before = len(envelope._texts), sys.getallocatedblocks()
+        before = len(envelope._texts)
         for number in range(1, 300):
             call(number)
         gc.collect()
-        assert len(envelope._texts) == before[0]
+        assert len(envelope._texts) == before
         transaction.set_rollback(True)
 
 
