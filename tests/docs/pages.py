@@ -55,6 +55,12 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def shell_lines(blocks: list[Block]) -> list[str]:
+    """The commands of shell blocks, without their comments."""
+    lines = [line.partition("  #")[0].strip() for b in blocks for line in b.text.splitlines()]
+    return [line for line in lines if line]
+
+
 def prose(page: Path) -> str:
     """The text without its fenced blocks and code spans, where a link would be none."""
     text = FENCE.sub("", page.read_text())

@@ -21,6 +21,11 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {**kept, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", **extra}
 
 
+def with_programs_of(venv: Path, env: dict[str, str]) -> dict[str, str]:
+    """As after `. bin/activate`."""
+    return {**env, "PATH": f"{venv / 'bin'}{os.pathsep}{env['PATH']}"}
+
+
 def run(command: str | list[str], cwd: Path, env: dict[str, str], timeout: float = 170) -> str:
     """What the command printed. Fails with it where the command does."""
     done = subprocess.run(

@@ -7,14 +7,13 @@ an environment of its own. The project that the README takes for granted (a Cele
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.pages import README, ROOT, Block, blocks
-from tests.docs.processes import clean_environment, run, running
+from tests.docs.pages import README, ROOT, blocks, shell_lines
+from tests.docs.processes import run, running, with_programs_of
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
@@ -30,21 +29,14 @@ INSTALLED_APPS += ["accounts"]
 SIGN_UP = "from accounts.signup import sign_up; sign_up('ada')"
 
 
-def shell_lines(blocks: list[Block]) -> list[str]:
-    lines = [line.partition("  #")[0].strip() for b in blocks for line in b.text.splitlines()]
-    return [line for line in lines if line]
-
-
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(
+    tmp_path_factory: pytest.TempPathFactory, wheel_environment: dict[str, str]
+) -> dict[str, str]:
     """A new virtual environment with what the README's `pip install` line installs."""
     home = tmp_path_factory.mktemp("environment")
-    env = clean_environment()
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir",
-         str(home / "dist"), str(ROOT)], home, env)  # fmt: skip
-    run([sys.executable, "-m", "venv", str(home / "venv")], home, env)
-    env["PATH"] = f"{home / 'venv' / 'bin'}{os.pathsep}{env['PATH']}"
-    env["PIP_FIND_LINKS"] = f"{home / 'dist'} {env.get('PIP_FIND_LINKS', '')}".strip()
+    run([sys.executable, "-m", "venv", str(home)], home, wheel_environment)
+    env = with_programs_of(home, wheel_environment)
     (install,) = [line for line in readme_commands() if line.startswith("pip install")]
     run(install, home, env)
     return env

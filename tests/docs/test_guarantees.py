@@ -1,0 +1,30 @@
+"""Each promise names a test, and that test exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, name, pages
+
+PAGE = DOCS / "explanation" / "guarantees.md"
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def named_tests() -> list[tuple[str, str, str]]:
+    return [(name(page), *found) for page in pages() for found in NAMED.findall(page.read_text())]
+
+
+@pytest.mark.parametrize(("page", "file", "test"), named_tests(), ids=str)
+def test_a_named_test_exists(page: str, file: str, test: str) -> None:
+    tree = ast.parse((ROOT / file).read_text())
+    functions = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
+    assert test in functions, f"{page} names {file}::{test}, which does not exist"
+
+
+def test_every_row_names_a_test() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("|")][2:]
+    assert len(rows) >= 9
+    assert [row for row in rows if not NAMED.search(row)] == []

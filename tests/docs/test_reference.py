@@ -1,0 +1,108 @@
+"""The reference knows what the code knows: no setting, flag, command or check is missing in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from celery_outbox_steps import config, errors, metrics
+from celery_outbox_steps.store import Store
+from tests.docs.pages import DOCS, ROOT, name, pages
+from tests.docs.processes import clean_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFERENCE = DOCS / "reference"
+KNOWN = {setting.django_name for setting in config.SETTINGS}
+FLAGS = {setting.flag_name for setting in config.SETTINGS if setting.flag}
+NOT_OURS = {"CELERY_OUTBOX_STEPS"}
+
+
+def words(page: Path) -> str:
+    return page.read_text()
+
+
+def test_the_generated_parts_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "generate.py"), "--check"],
+        cwd=ROOT,
+        env=clean_environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"run: python docs/generate.py\n{done.stdout}{done.stderr}"
+
+
+def test_every_setting_and_flag_has_a_row() -> None:
+    page = words(REFERENCE / "settings.md")
+    assert [each for each in sorted(KNOWN | FLAGS) if f"`{each}`" not in page] == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_pages_name_only_settings_and_flags_that_exist(page: Path) -> None:
+    text = words(page)
+    settings = set(re.findall(r"\bCELERY_OUTBOX_[A-Z_]*[A-Z]\b", text)) - NOT_OURS
+    flags = {
+        each.replace("--no-", "--") for each in re.findall(r"--(?:no-)?outbox-[a-z-]*[a-z]", text)
+    }
+    assert settings - KNOWN == set()
+    assert flags - FLAGS == set()
+
+
+def test_every_command_has_a_section() -> None:
+    from celery_outbox_steps.cli import outbox
+
+    page = words(REFERENCE / "commands.md")
+    commands = [f"### `celery -A proj outbox {each}" for each in outbox.commands]
+    scripts = (ROOT / "django_integration/management/commands").glob("celery_outbox_*.py")
+    commands += [f"### `python manage.py {script.stem}" for script in scripts]
+    assert len(commands) >= 8
+    assert [each for each in commands if each not in page] == []
+
+
+def test_every_check_has_a_row_and_every_row_a_check() -> None:
+    pattern = r"celery_outbox\.[EWI]\d{3}"
+    in_code = set(re.findall(pattern, words(ROOT / "django_integration/checks.py")))
+    assert in_code
+    assert set(re.findall(pattern, words(REFERENCE / "checks.md"))) == in_code
+
+
+def test_the_api_page_names_what_is_public() -> None:
+    page = words(REFERENCE / "api.md")
+    public = [
+        *import_module("celery_outbox_steps").__all__,
+        *import_module("django_integration").__all__,
+    ]
+    public += [each for each in vars(errors) if isinstance(vars(errors)[each], type)]
+    public += [f"{each}(" for each in vars(Store) if not each.startswith("_") and each != "name"]
+    public += ["pending()", "due()", "in_flight()", "failing()", "published()"]
+    assert [each for each in public if each not in page] == []
+
+
+def prometheus_names() -> set[str]:
+    return {f"celery_outbox_{each.replace('.', '_')}" for each in metrics.METRICS}
+
+
+@pytest.mark.parametrize("file", ["alerts.yml", "grafana-dashboard.json"])
+def test_alerts_and_dashboard_use_only_metrics_that_exist(file: str) -> None:
+    text = words(DOCS / "files" / file)
+    used = set(re.findall(r"\bcelery_outbox_[a-z_]+", text))
+    assert used
+    assert used <= prometheus_names()
+
+
+def test_alerts_and_dashboard_can_be_read() -> None:
+    (group,) = yaml.safe_load(words(DOCS / "files" / "alerts.yml"))["groups"]
+    assert all(rule["alert"] and rule["expr"] and rule["annotations"] for rule in group["rules"])
+    dashboard = json.loads(words(DOCS / "files" / "grafana-dashboard.json"))
+    shown = json.dumps(dashboard)
+    assert {each for each in prometheus_names() if each not in shown} == set()

@@ -1,0 +1,66 @@
+"""Python blocks of the how-to pages run: what they import exists, what they set is allowed.
+
+They are pieces of a project, so they get the names that such a project has. Functions are defined
+and not called. The README and the tutorial have tests of their own, which run all of it; so do the
+pages on testing and on metrics.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import shared_task
+from django.db import transaction
+
+from celery_outbox_steps.config import SETTINGS
+from tests.docs.pages import DOCS, README, Block, blocks, pages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ELSEWHERE = {
+    README,
+    DOCS / "tutorial.md",
+    DOCS / "how-to" / "testing.md",
+    DOCS / "reference" / "metrics.md",
+}
+PYTHON = [
+    block
+    for page in pages()
+    if page not in ELSEWHERE
+    for block in blocks(page)
+    if block.language == "python"
+]
+
+
+@pytest.fixture
+def project() -> dict[str, Any]:
+    """The names that a project has where such a piece is put."""
+    from django_integration import OutboxCelery
+
+    return {
+        "__name__": f"snippet_{uuid.uuid4().hex}",
+        "app": OutboxCelery("docs", set_as_current=False),
+        "shared_task": shared_task,
+        "transaction": transaction,
+        "INSTALLED_APPS": [],
+    }
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_a_block_runs(block: Block, project: dict[str, Any]) -> None:
+    exec(compile(block.text, str(block.page), "exec"), project)
+    for setting in SETTINGS:
+        if setting.django_name in project:
+            setting.parse(project[setting.django_name])
+
+
+def page_languages(page: Path) -> set[str]:
+    return {block.language for block in blocks(page)}
+
+
+def test_every_block_has_a_language_that_some_test_looks_at() -> None:
+    known = {"python", "sh", "text", "yaml", "json", "ini"}
+    assert set().union(*map(page_languages, pages())) <= known
