@@ -88,6 +88,7 @@ class Relay:
         self._relay_id = relay_id
         self._hurry = hurry  # True: send no more, give back what is left
         self._backoff = Backoff(config.backoff_time, config.max_backoff)
+        self._jitter = 0.0  # drawn once per batch: equal failures then share a statement
         self._batch: _Batch | None = None
 
     @property
@@ -126,6 +127,7 @@ class Relay:
             return
         # In hand from now on: if anything below raises, the next tick gives them back.
         batch = self._batch = _Batch(rows, full=len(rows) == self._config.batch_size)
+        self._jitter = random.random()  # noqa: S311
         with tracing.around(rows):
             batch.outcomes, batch.unsent = self._publish(rows)
         batch.duration = monotonic() - start
@@ -184,7 +186,7 @@ class Relay:
             return Deferred(row, reason, OUTAGE_DELAY)
         if (alone and verdict is Verdict.PERMANENT) or row.retries + 1 >= self._config.max_retries:
             return Dead(row, reason)
-        return Retry(row, reason, self._backoff.delay(row.retries, random.random()))  # noqa: S311
+        return Retry(row, reason, self._backoff.delay(row.retries, self._jitter))
 
 
 def _result(batch: _Batch) -> BatchResult:

@@ -72,8 +72,9 @@ def relay_of(request: pytest.FixtureRequest) -> Callable[..., Relay]:
     """`relay_of(app)`: a relay at work on the default database."""
 
     def make(app: Any, **config: Any) -> Relay:
-        store = DjangoStore("default")
-        relay = Relay(app, store, publisher_for(app), RelayConfig(**config), "gate")
+        settings = RelayConfig(**config)
+        publisher = publisher_for(app, settings.declare)
+        relay = Relay(app, DjangoStore("default"), publisher, settings, "gate")
         request.addfinalizer(relay.close)
         return relay
 

@@ -81,6 +81,14 @@ def test_an_idle_relay_only_claims(vendor, app, relay_of):
     assert not any("count(" in sql.lower() for sql in statements)
 
 
+def test_failures_that_are_alike_share_a_statement(vendor, app, relay_of):
+    relay = relay_of(app, declare=False)  # so that nobody declares the queue, and none is there
+    enqueue(app, 100)
+    with counted(relay._store._session.wrapper) as statements:
+        assert relay.run_once().retried == 100
+    assert kinds(statements)[-3:] == ["BEGIN", "UPDATE", "COMMIT"]
+
+
 def kinds(statements):
     return [" ".join(sql.split()[:2]).rstrip() if "WITH" in sql else sql.split()[0]
             for sql in statements]  # fmt: skip
