@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ def test_million_rows() -> None:
 def test_browser() -> None:
     helpers.require_program("chromium")
     helpers.require_program("chromedriver")
+    if find_spec("selenium") is None and not os.environ.get("CI"):
+        pytest.skip("selenium is not installed")
     run_cases("browser.py", "postgresql")
 
 
