@@ -56,7 +56,7 @@ package: $(TOOLS)/.installed ## Build wheel and sdist, check them, run the fast 
 matrix: $(TOOLS)/.installed ## The fast tests on all supported versions of Python, Django, Celery
 	@$(TOOLS)/bin/python -m nox --session matrix $(ARGS)
 
-bench: $(STAMP) ## Measure everything, about 25 minutes on an idle machine: docs/benchmarks
+bench: $(STAMP) ## Measure everything, half an hour on an idle machine: docs/benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-quick: $(STAMP) ## See that the benchmarks work, under 3 minutes: build/benchmarks

@@ -41,10 +41,10 @@ FULL = Plan(
     rounds=5,
     calls=200,
     transactions=5,
-    messages=20_000,
+    messages=15_000,
     workers=(1, 2, 4),
     latency_rates=(10, 100, 200, 1000),
-    latency_seconds=10,
+    latency_seconds=6,
     latency_rounds=3,
     backlogs=(10_000, 100_000, 1_000_000),
     parked=(900_000, 100_000),
@@ -52,9 +52,9 @@ FULL = Plan(
     growth_rounds=3,
     snapshot_messages=60_000,
     payloads=((100, 10_000), (1_000, 10_000), (10_000, 5_000), (100_000, 500)),
-    idle_seconds=20,
+    idle_seconds=10,
     tasks=10_000,
-    task_rounds=7,
+    task_rounds=5,
 )
 
 QUICK = Plan(

@@ -1,9 +1,10 @@
 """The limit: the same messages out of memory, with the loop that one would write by hand.
 
-    python -m benchmarks.agents.limit amqp | kombu <messages> <payload>
+    python -m benchmarks.agents.limit amqp | kombu | ours <messages> <payload>
 
 `amqp` writes 500 messages through py-amqp and waits for their confirms; `kombu` puts 500 messages
-into one `Producer.batch()`. No database, no failures, no second chance. Starts on the first line.
+into one `Producer.batch()`. No database, no failures, no second chance. `ours` is the publisher of
+this package without the relay around it. Starts on the first line.
 """
 
 from __future__ import annotations
@@ -102,10 +103,24 @@ def kombu(app: Any, messages: list[Message], count: int) -> Any:
     return run
 
 
+def ours(app: Any, messages: list[Message], count: int) -> Any:
+    from celery_outbox_steps.publishers import publisher_for
+
+    publisher = publisher_for(app)
+
+    def run() -> None:
+        for batch in batches(messages, count):
+            errors = [error for _, error in publisher.publish(batch, 30) if error]
+            if errors:
+                raise errors[0]
+
+    return run
+
+
 def main() -> None:
     loop, count, payload = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     app = agents.start()
-    run = {"amqp": amqp, "kombu": kombu}[loop](app, templates(app, payload), count)
+    run = {"amqp": amqp, "kombu": kombu, "ours": ours}[loop](app, templates(app, payload), count)
     print("ready", flush=True)
     sys.stdin.readline()
     run()

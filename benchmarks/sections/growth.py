@@ -19,8 +19,8 @@ SNAPSHOT = "an old snapshot is held"
 
 BACKLOG = """\
 Messages per second to RabbitMQ, confirmed, with so many rows waiting in PostgreSQL when the relay
-starts; measured over the first {:,} messages. "Backing off" are rows that failed before and are due
-in an hour."""
+starts; measured over the first {:,} messages (django-celery-outbox: a fifth of them). "Backing off"
+are rows that failed before and are due in an hour."""
 
 SNAPSHOTS = """\
 {:,} messages to RabbitMQ while another session holds a transaction (REPEATABLE READ) that began

@@ -14,13 +14,15 @@ OURS = "this package, 1 worker"
 PEER = "django-celery-outbox"
 AMQP = "py-amqp loop, confirms per 500"
 KOMBU = "kombu Producer.batch() loop"
+PUBLISHER = "this package, its publisher alone"
 
 TEXT = """\
 Messages of 100 bytes of argument from PostgreSQL to {}, seen from the broker's side: from the
 first message in the queue to the last. Ours is a real `celery worker --outbox-relay` that consumes
 another, empty queue; django-celery-outbox is its relay command with default settings. The loop
-publishes the same messages out of memory: no database, no failures to handle. CPU and memory are
-those of the relaying processes (of ours, the whole worker), CPU seconds per 10,000 messages."""
+publishes the same messages out of memory: no database, no failures to handle; so does "its
+publisher alone", with the code that the relay uses. CPU and memory are those of the relaying
+processes (of ours, the whole worker), CPU seconds per 10,000 messages."""
 
 UNITS = {"rate": "messages/s", "cpu": "s", "memory": "MB"}
 
@@ -33,12 +35,14 @@ def run(bench: Bench) -> None:
     _compare(bench, "relay_rabbitmq", "RabbitMQ, confirmed", AMQP, [
         *(our_workers(rabbitmq, ours, number) for number in workers),
         the_limit("amqp", AMQP, rabbitmq, ours, count),
+        the_limit("ours", PUBLISHER, rabbitmq, ours, count),
         the_peer(rabbitmq, peer, "confirmed", ", confirm_publish"),
         the_peer(rabbitmq, peer, "rabbitmq", ", not confirmed"),
     ])  # fmt: skip
     _compare(bench, "relay_redis", "Redis", KOMBU, [
         *(our_workers(redis, ours, number) for number in workers),
         the_limit("kombu", KOMBU, redis, ours, count),
+        the_limit("ours", PUBLISHER, redis, ours, count),
         the_peer(redis, peer),
     ])  # fmt: skip
 
