@@ -1,0 +1,256 @@
+"""The workers of a chaos run: three that get killed and stopped, and a witness that must last.
+
+A slot is a place where a worker runs, with its own TCP proxies to broker and database. Whoever ends
+there is replaced at once, as a process manager would do it, each time in another flavour: pools,
+forks, a wrong clock, a liveness file on a disk that refuses it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tests import helpers
+from tests.services import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.integration.publishers.proxy import Proxy
+
+WITNESS = "witness"
+FLAVOURS: dict[str, list[str]] = {
+    "prefork": ["-P", "prefork", "-c", "2"],
+    "a child per task": ["-P", "prefork", "-c", "1", "--max-tasks-per-child=1"],
+    "autoscale": ["-P", "prefork", "--autoscale=3,1"],
+    "threads": ["-P", "threads", "-c", "2"],
+    "clock an hour ahead": ["-P", "prefork", "-c", "1"],
+    "clock an hour behind": ["-P", "solo"],
+    "no liveness file": ["-P", "prefork", "-c", "1", "--outbox-liveness-file={path}/missing/alive"],
+}
+SKEW = {"clock an hour ahead": "+3600", "clock an hour behind": "-3600"}
+WITNESS_FLAGS = [
+    "-P", "prefork", "--autoscale=3,1", "--max-tasks-per-child=20",
+    "--outbox-liveness-file={path}/witness.alive",
+]  # fmt: skip
+LIBRARIES = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1")
+
+
+def clock_shifter() -> str | None:
+    """The library that gives a process another wall clock, where it is installed."""
+    found = [str(path) for name in LIBRARIES for path in Path("/").glob(name.lstrip("/"))]
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What must not grow in a process that lasts."""
+
+    rss_mb: float
+    threads: int
+    descriptors: int
+
+
+@dataclass
+class Slot:
+    """Where one worker runs at a time."""
+
+    name: str
+    environment: Mapping[str, str]
+    broker: Proxy
+    database: Proxy
+    path: Path
+    flags: list[str]
+    seed: str
+
+    def __post_init__(self) -> None:
+        self.lock = threading.RLock()
+        self.flavour = WITNESS
+        self.started = 0
+        self.last_words: list[str] = []
+        """Workers that ended by themselves after they had been ready."""
+        self.refusals = 0
+        """Workers that could not start: the database was away at that moment."""
+        self.replaces = True
+        self._random = random.Random(f"flavours {self.seed} {self.name}")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._dying: list[subprocess.Popen[bytes]] = []
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the next worker of this slot; does not wait for it."""
+        with self.lock:
+            self.started += 1
+            if self.name != WITNESS:
+                self.flavour = self._next_flavour()
+            with self.log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    self._command(), cwd=self.path, env=self._environment(),
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                )  # fmt: skip
+
+    @property
+    def log(self) -> Path:
+        return self.path / f"{self.name}-{self.started:03}.log"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def ready(self) -> bool:
+        return self.running and b" ready." in self.log.read_bytes()
+
+    def supervise(self) -> None:
+        """Replace a worker that ended without being asked to."""
+        with self.lock:
+            if self.running or self._process is None or not self.replaces:
+                return
+            text = self.log.read_text(errors="replace")
+            if " ready." in text:
+                self.last_words.append(f"{self.log.name}: {self._process.returncode}")
+            else:
+                self.refusals += 1
+            self.start()
+
+    def kill(self) -> None:
+        """Without a word, and a new one at once."""
+        with self.lock:
+            os.kill(self.pid, signal.SIGKILL)
+            self._bury(self.pid)
+            self.start()
+
+    def ask_to_stop(self, number: int) -> Callable[[float], float]:
+        """Signal the worker and start the next one beside it, as a deploy does.
+
+        Returns a function that waits for the end of the old one; it says how long that took.
+        """
+        with self.lock:
+            old, began = self._process, time.monotonic()
+            assert old is not None
+            old.send_signal(number)
+            self._dying.append(old)
+            self.start()
+
+        def wait(timeout: float) -> float:
+            old.wait(timeout)
+            return time.monotonic() - began
+
+        return wait
+
+    def ask_to_end(self) -> Callable[[float], int]:
+        """Warm, and nobody takes its place; the returned function waits for it."""
+        self.replaces = False
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait
+
+    def end(self) -> None:
+        """For good, however it takes."""
+        self.replaces = False
+        with self.lock:
+            for process in (*self._dying, self._process):
+                if process is not None:
+                    _end(process)
+
+    def _bury(self, pid: int) -> None:
+        assert self._process is not None
+        self._process.wait(30)
+        # Its children die with it; until then they hold its sockets.
+        helpers.wait_for(lambda: not _group(pid), 10, "the children outlive their parent")
+
+    # -- looks ------------------------------------------------------------------------------------
+
+    def vitals(self) -> Vitals:
+        process = psutil.Process(self.pid)
+        rss = process.memory_info().rss / 2**20
+        return Vitals(round(rss, 1), process.num_threads(), process.num_fds())
+
+    def logs(self) -> list[Path]:
+        return sorted(self.path.glob(f"{self.name}-*.log"))
+
+    # -- details ----------------------------------------------------------------------------------
+
+    def _next_flavour(self) -> str:
+        names = list(FLAVOURS) if clock_shifter() else [n for n in FLAVOURS if n not in SKEW]
+        return self._random.choice(names)
+
+    def _command(self) -> list[str]:
+        own = WITNESS_FLAGS if self.name == WITNESS else FLAVOURS[self.flavour]
+        return [
+            sys.executable, "-m", "celery", "-A", "tests.chaos.project", "worker", "-l", "INFO",
+            "-n", f"{self.name}-{self.started}@%h", "--without-gossip", "--without-mingle",
+            "--outbox-relay", *self.flags, *(flag.format(path=self.path) for flag in own),
+        ]  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        skew = SKEW.get(self.flavour)
+        if skew is None:
+            return dict(self.environment)
+        return {
+            **self.environment,
+            "LD_PRELOAD": clock_shifter() or "",
+            "FAKETIME": skew,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+
+class Supervisor:
+    """Looks after the slots, in a thread, until it is left."""
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self._slots = slots
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._end.wait(0.2):
+            for slot in self._slots:
+                slot.supervise()
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """A clean one, with the project importable."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    path = os.pathsep.join(filter(None, [os.environ.get("CHAOS_PACKAGE"), str(ROOT)]))
+    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "C_FORCE_ROOT": "1", **extra}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def _group(pid: int) -> list[int]:
+    """Processes of the group that this one led, without zombies."""
+    found = []
+    for process in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError, psutil.Error):
+            if os.getpgid(process.pid) == pid and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
