@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.environment import Environment, say
 from benchmarks.plan import FULL, QUICK
-from benchmarks.processes import ROOT
+from benchmarks.processes import ROOT, ContenderError
 
 if TYPE_CHECKING:
     from benchmarks.plan import Plan
@@ -55,7 +55,11 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path) ->
         for name in names:
             bench.results.loads[name] = machine.load()
             say(f"{name} (load average {bench.results.loads[name]})")
-            import_module(f"benchmarks.sections.{name}").run(bench)
+            try:
+                import_module(f"benchmarks.sections.{name}").run(bench)
+            except ContenderError as error:
+                bench.results.incomplete.append(name)
+                say(str(error))
     finally:
         for broker in bench.brokers.values():
             with suppress(Exception):

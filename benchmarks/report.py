@@ -54,6 +54,9 @@ def _conditions(results: Results) -> Iterator[str]:
         "rounds there were. Shown are the median and, in brackets, the smallest and the largest "
         "round. Ratios are made within a round, of values that were measured seconds apart."
     )
+    if results.incomplete:
+        yield ""
+        yield f"**Not complete**: a contender failed in {', '.join(results.incomplete)}."
     highest = max(results.loads.values(), default=0.0)
     if results.loads and next(iter(results.loads.values())) > QUIET:
         yield ""

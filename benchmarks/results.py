@@ -69,6 +69,8 @@ class Results:
     sections: dict[str, Section] = field(default_factory=dict)
     loads: dict[str, float] = field(default_factory=dict)
     """The machine's load average when a section began: near 0 if it had nothing else to do."""
+    incomplete: list[str] = field(default_factory=list)
+    """Sections in which a contender failed; what they had measured until then is kept."""
 
     def as_json(self) -> dict[str, Any]:
         sections = {
@@ -79,6 +81,7 @@ class Results:
             "plan": self.plan,
             "machine": self.machine,
             "load_average_at_start_of": self.loads,
+            "incomplete": self.incomplete,
             "sections": sections,
         }
 
