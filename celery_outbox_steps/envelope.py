@@ -15,7 +15,7 @@ import weakref
 from datetime import datetime, timezone
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dateutil.parser import isoparse
 from kombu import Exchange, Queue
@@ -24,6 +24,9 @@ from kombu.utils.json import JSONEncoder
 
 from celery_outbox_steps.errors import EnvelopeError
 from celery_outbox_steps.messages import ClaimedMessage, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCHEMA_VERSION = 1
 SUPPORTED_VERSIONS = (1,)
@@ -47,8 +50,12 @@ class Sealed(NamedTuple):
 
 
 def seal(
-    message: Message, *, argsrepr: str = "", kwargsrepr: str = "",
-    eta: str | None = None, expires: str | None = None,
+    message: Message,
+    *,
+    argsrepr: str = "",
+    kwargsrepr: str = "",
+    eta: str | None = None,
+    expires: str | None = None,
 ) -> Sealed:
     """Turn a captured message into row texts. `eta` and `expires` are its times in ISO 8601."""
     options = _options(message)
@@ -60,9 +67,7 @@ def seal(
         options["event"] = _options(message.event) | {"body": message.event.body}
     parts = _split(message)
     if parts is None:
-        return Sealed(
-            ascii_text(argsrepr), ascii_text(kwargsrepr), _dump(options), message.body
-        )
+        return Sealed(ascii_text(argsrepr), ascii_text(kwargsrepr), _dump(options), message.body)
     args, kwargs, embed = parts
     if embed != PLAIN_EMBED:
         options["embed"] = embed
@@ -72,7 +77,9 @@ def seal(
 def open_envelope(row: ClaimedMessage, now: datetime) -> Message:
     """Turn a claimed row into the message to publish at `now`. `EnvelopeError` if it is none."""
     if row.schema_version not in SUPPORTED_VERSIONS:
-        raise EnvelopeError(f"schema version {row.schema_version} is not one of {SUPPORTED_VERSIONS}")
+        raise EnvelopeError(
+            f"schema version {row.schema_version} is not one of {SUPPORTED_VERSIONS}"
+        )
     try:
         options = _load(row.options)
         if row.payload is not None:
@@ -90,7 +97,9 @@ def open_envelope(row: ClaimedMessage, now: datetime) -> Message:
     except EnvelopeError:
         raise
     except Exception as exc:
-        raise EnvelopeError(f"the row does not hold a message: {type(exc).__name__}: {exc}") from exc
+        raise EnvelopeError(
+            f"the row does not hold a message: {type(exc).__name__}: {exc}"
+        ) from exc
     return message
 
 
@@ -229,7 +238,11 @@ def _mark(value: Any) -> Any:
     return JSONEncoder().default(value)
 
 
-_UNMARK = {"bytes": base64.b64decode, "datetime": datetime.fromisoformat, "decimal": Decimal}
+_UNMARK: dict[str, Callable[[str], Any]] = {
+    "bytes": base64.b64decode,
+    "datetime": datetime.fromisoformat,
+    "decimal": Decimal,
+}
 
 
 def _unmark(value: dict[str, Any]) -> Any:
@@ -263,8 +276,11 @@ def _describe(entity: Any) -> str:
 def _attributes(entity: Any, cls: type) -> dict[str, Any]:
     # `==` and not `!=`: kombu's Exchange answers the latter wrongly for anything but an Exchange.
     pairs = ((name, getattr(entity, name, None)) for name, _ in cls.attrs)  # type: ignore[attr-defined]
-    return {name: _plain(value) for name, value in pairs
-            if value not in (None, set()) and not value == getattr(cls, name, None)}  # noqa: SIM201
+    return {
+        name: _plain(value)
+        for name, value in pairs
+        if value not in (None, set()) and not value == getattr(cls, name, None)  # noqa: SIM201
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from celery import Celery, signals
@@ -23,6 +22,9 @@ from django_integration.capture import CapturingProducer
 from django_integration.conf import django_settings
 from django_integration.registry import OutboxTaskRegistry, is_direct, set_directly
 from django_integration.results import stay_offline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SEND_TASK = inspect.signature(Celery.send_task)
 _NAME_ARGS_KWARGS = 3
@@ -92,7 +94,7 @@ class OutboxCelery(Celery):  # type: ignore[misc]
         return backend
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Let Celery build the message. A producer or connection of the caller's has no part in it."""
+        """Let Celery build the message. A producer or connection of the caller's is left out."""
         for name in ("producer", "publisher", "connection"):
             kwargs.pop(name, None)
         producer = CapturingProducer(self._outbox_connection)
@@ -118,5 +120,5 @@ class OutboxCelery(Celery):  # type: ignore[misc]
         """Never connected: captured messages and tracing libraries ask it about the transport."""
         return self.connection_for_write()
 
-    def _on_beat(self, sender: Any = None, **_: Any) -> None:
+    def _on_beat(self, **_: Any) -> None:
         self.outbox.in_beat = True

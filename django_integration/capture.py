@@ -50,38 +50,58 @@ class CapturingProducer(Producer):  # type: ignore[misc]
 
     # The channel's side, as kombu's Producer calls it.
 
-    def prepare_message(
-        self, body: Any, priority: Any = None, content_type: Any = None,
-        content_encoding: Any = None, headers: Any = None, properties: Any = None,
+    def prepare_message(  # noqa: PLR0917  kombu's signature
+        self,
+        body: Any,
+        priority: Any = None,
+        content_type: Any = None,
+        content_encoding: Any = None,
+        headers: Any = None,
+        properties: Any = None,
     ) -> Message:
         """Keep the parts as they are; kombu may still change them until they are sent."""
         return Message(body, content_type, content_encoding, headers, properties, priority, "", "")
 
     def basic_publish(
-        self, message: Message, exchange: str = "", routing_key: str = "",
-        mandatory: bool = False, **_: Any,  # noqa: FBT001, FBT002  kombu's signature
+        self,
+        message: Message,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,  # noqa: FBT001  kombu's signature
+        **_: Any,
     ) -> None:
         """Complete the message and keep it, if the transport would have taken it."""
         message.exchange, message.routing_key, message.mandatory = exchange, routing_key, mandatory
         message.declare, self._declared = tuple(self._declared), []
-        if isinstance(message.body, str):
-            message.body = message.body.encode(message.content_encoding or "utf-8")
+        message.body = _bytes(message.body, message.content_encoding)
         if self.__connection__.transport.driver_type == "amqp" and not _is_simple(message):
             _check_for_amqp(message)
         self.messages.append(message)
+
+
+def _bytes(body: Any, encoding: str | None) -> bytes:
+    """kombu's text serialisers leave the encoding to the transport."""
+    return body.encode(encoding or "utf-8") if isinstance(body, str) else bytes(body)
 
 
 def _is_simple(message: Message) -> bool:
     """Whether AMQP can surely encode it: so for nearly every message, in a few microseconds."""
     properties, headers = message.properties, message.headers
     return (
-        _fits(message.routing_key) and _fits(message.exchange)
-        and isinstance(message.priority, int) and 0 <= message.priority <= 255
+        _fits(message.routing_key)
+        and _fits(message.exchange)
+        and isinstance(message.priority, int)
+        and 0 <= message.priority <= 255
         and properties.keys() <= {"correlation_id", "reply_to", "delivery_mode", "expiration"}
-        and _fits(properties.get("correlation_id")) and _fits(properties.get("reply_to"))
-        and set(map(type, headers)) <= {str} and max(map(len, headers), default=0) <= 63
-        and all(_is_simple_value(name, value) for name, value in headers.items()
-                if type(value) not in _SIMPLE)
+        and _fits(properties.get("correlation_id"))
+        and _fits(properties.get("reply_to"))
+        and set(map(type, headers)) <= {str}
+        and max(map(len, headers), default=0) <= 63
+        and all(
+            _is_simple_value(name, value)
+            for name, value in headers.items()
+            if type(value) not in _SIMPLE
+        )
     )
 
 
@@ -101,7 +121,7 @@ def _is_simple_value(name: str, value: Any) -> bool:
 def _check_for_amqp(message: Message) -> None:
     """Write the frames to nowhere, so that py-amqp raises what it would raise on sending.
 
-    Options that are no properties of AMQP are dropped here as they would be there, whatever they are.
+    Options that AMQP has no property for are dropped here as they would be there.
     """
     from amqp import Message as AmqpMessage
     from amqp.method_framing import frame_writer
@@ -112,8 +132,11 @@ def _check_for_amqp(message: Message) -> None:
     nowhere = SimpleNamespace(frame_max=131072, bytes_sent=0, write=lambda _: None)
     arguments = dumps("Bssbb", (0, message.exchange, message.routing_key, False, False))
     content = AmqpMessage(
-        message.body, priority=message.priority, content_type=message.content_type,
-        content_encoding=message.content_encoding, application_headers=message.headers,
+        message.body,
+        priority=message.priority,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        application_headers=message.headers,
         **message.properties,
     )
     frame_writer(nowhere, nowhere)(1, 1, (60, 40), arguments, content)

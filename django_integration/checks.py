@@ -45,7 +45,11 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # 
         return [Error(str(exc), hint="Correct the path.", id="celery_outbox.E003")]
     values = {**django_settings(), **{name: conf[name] for name in conf if _is_ours(name)}}
     found = [*_unknown(values), *_bad_values(values)]
-    return found or [*_not_importable(values), *_unknown_databases(values), *_contradictions(values)]
+    return found or [
+        *_not_importable(values),
+        *_unknown_databases(values),
+        *_contradictions(values),
+    ]
 
 
 @register(TAG, Tags.database)
@@ -83,7 +87,7 @@ def _bad_values(values: dict[str, Any]) -> Iterator[CheckMessage]:
     for setting in SETTINGS:
         try:
             setting.parse(values.get(setting.conf_name, setting.default))
-        except ConfigurationError as exc:
+        except ConfigurationError as exc:  # noqa: PERF203  all of them are reported
             yield Error(str(exc), hint=_hint(setting), id="celery_outbox.E001")
 
 

@@ -13,7 +13,6 @@ import fnmatch
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,8 @@ from django_integration.redaction import Redactor, redact
 from django_integration.rows import Row, insert
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_integration.capture import CapturingProducer
@@ -88,7 +89,8 @@ class Enqueuer:
         self._patterns = [name for name in names if any(sign in name for sign in "*?[")]
         keys = read(app.conf, "structlog_context_keys")
         self._catch = partial(
-            context.catch, structlog=read(app.conf, "structlog_enabled"),
+            context.catch,
+            structlog=read(app.conf, "structlog_enabled"),
             keys=None if keys is None else frozenset(keys),
         )
         self._warned: set[str] = set()
@@ -113,7 +115,10 @@ class Enqueuer:
         return connection
 
     def store(
-        self, connection: BaseDatabaseWrapper, task_name: str, task_id: str,
+        self,
+        connection: BaseDatabaseWrapper,
+        task_name: str,
+        task_id: str,
         producer: CapturingProducer,
     ) -> None:
         """Write the captured message as a row, now or at the end of the current bulk."""
@@ -127,7 +132,7 @@ class Enqueuer:
     def store_apart(
         self, using: str | None, task_name: str, task_id: str, producer: CapturingProducer
     ) -> None:
-        """Write the row on a connection of its own, whatever becomes of the caller's transaction."""
+        """Write the row on a connection of its own, whatever the caller's transaction does."""
         connection = connections.create_connection(using or write_alias())
         try:
             self._write(connection, [self._row(task_name, task_id, producer)])
@@ -163,9 +168,14 @@ class Enqueuer:
             logger.warning(
                 "celery_outbox_not_in_transaction: %s was called outside of a transaction on "
                 "database %r. It is stored durably, but not together with your data. Said once "
-                "per task name.", task_name, connection.alias,
-                extra={"event": "celery_outbox_not_in_transaction", "task_name": task_name,
-                       "database": connection.alias},
+                "per task name.",
+                task_name,
+                connection.alias,
+                extra={
+                    "event": "celery_outbox_not_in_transaction",
+                    "task_name": task_name,
+                    "database": connection.alias,
+                },
             )
 
     def _row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
@@ -182,7 +192,8 @@ class Enqueuer:
         except Exception as exc:  # noqa: BLE001  structlog's values are anybody's objects
             logger.warning(
                 "celery_outbox_context_failed: %s; the call is stored without its context",
-                type(exc).__name__, extra={"event": "celery_outbox_context_failed"},
+                type(exc).__name__,
+                extra={"event": "celery_outbox_context_failed"},
             )
             return context.Context()
 
@@ -286,8 +297,9 @@ def _column(text: str) -> str:
 
 def _redactor(chosen: Any) -> Redactor | None:
     try:
-        return symbol_by_name(chosen) if isinstance(chosen, str) else chosen
+        found: Redactor | None = symbol_by_name(chosen) if isinstance(chosen, str) else chosen
     except (ImportError, AttributeError) as exc:
         raise ConfigurationError(
             f"CELERY_OUTBOX_REDACTOR = {chosen!r} can't be imported: {exc}."
         ) from exc
+    return found

@@ -32,7 +32,8 @@ def redact(
     except Exception as exc:  # noqa: BLE001  users' code, and it must not block an enqueue
         logger.warning(
             "celery_outbox_redactor_failed: %s for task %s; its arguments are hidden",
-            type(exc).__name__, task_name,
+            type(exc).__name__,
+            task_name,
             extra={"event": "celery_outbox_redactor_failed", "task_name": task_name},
         )
         return _text(PLACEHOLDER), _text(PLACEHOLDER)
@@ -44,15 +45,15 @@ def visible_options(options: str, redactor: Redactor | None) -> dict[str, Any]:
     for name in ("argsrepr", "kwargsrepr"):
         shown.get("headers", {}).pop(name, None)
     shown.pop("event", None)
-    embed = loads(shown.get("embed", PLAIN_EMBED))
-    shown["embed"] = _nested_safely(redactor, embed) if redactor else embed
+    embed = shown.get("embed", PLAIN_EMBED)
+    shown["embed"] = _nested_safely(redactor, embed) if redactor else json.loads(embed)
     return shown
 
 
-def _nested_safely(redactor: Redactor, value: Any) -> Any:
+def _nested_safely(redactor: Redactor, embed: str) -> Any:
     try:
-        return json.loads(_text(_nested(redactor, value)))
-    except Exception:  # noqa: BLE001  the redactor is users' code
+        return json.loads(_text(_nested(redactor, loads(embed))))
+    except Exception:  # noqa: BLE001  the redactor is users' code, and so are the callbacks
         return PLACEHOLDER
 
 

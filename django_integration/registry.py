@@ -1,19 +1,21 @@
 """Retries and replacements go directly to the broker, whatever base class a task has.
 
 `self.retry()` and `self.replace()` send and then raise. Inside `atomic()` the exception rolls the
-transaction back, and a row with it: the task would be lost without a trace. So the registry, through
-which every task of an app passes, makes these two methods publish at once.
+transaction back, and a row with it: the task would be lost without a trace. So the registry,
+through which every task of an app passes, makes these two methods publish at once.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.app.registry import TaskRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _directly: ContextVar[bool] = ContextVar("directly", default=False)
 

@@ -8,7 +8,6 @@ ring the relay's bell (`NOTIFY`), which PostgreSQL delivers if and when the tran
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +17,8 @@ from django.db.transaction import atomic
 from celery_outbox_steps.envelope import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 CHANNEL = "celery_outbox"
@@ -98,7 +99,7 @@ def _from_json(notify: bool) -> str:  # noqa: FBT001  a cache key
     columns = ", ".join(Row._fields).replace("payload", "decode(payload, 'hex')")
     record = ", ".join(f"{name} text" for name in Row._fields)
     return _statement(
-        f"SELECT {columns}, {now}, {now}, 0, {SCHEMA_VERSION}"
+        f"SELECT {columns}, {now}, {now}, 0, {SCHEMA_VERSION}"  # noqa: S608  names of ours
         f" FROM json_to_recordset(%s::json) AS row({record})",
         notify=notify,
     )

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -257,7 +258,9 @@ def test_signatures_among_the_arguments_are_redacted(make_app: Callable[..., Any
 
 
 @pytest.mark.parametrize(
-    "args", [("secret",), ({"__type__": "secret", "__value__": "secret"},)], ids=["plain", "hostile"]
+    "args",
+    [("secret",), ({"__type__": "secret", "__value__": "secret"},)],
+    ids=["plain", "hostile"],
 )
 @pytest.mark.parametrize("serializer", ["json", "pickle"])
 def test_a_failing_redactor_blocks_nothing_and_shows_nothing(
@@ -337,11 +340,11 @@ def test_enqueued_messages_are_counted_at_the_commit_and_only_then(
     with transaction.atomic():
         app.send_task("a")
         app.send_task("a")
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with suppress(ZeroDivisionError), transaction.atomic():
             app.send_task("rolled.back")
             1 / 0  # noqa: B018
         assert sink.counted == []
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
+    with suppress(ZeroDivisionError), transaction.atomic():
         app.send_task("rolled.back")
         1 / 0  # noqa: B018
     assert [(name, value, tags["task_name"]) for name, value, tags in sink.counted] == [

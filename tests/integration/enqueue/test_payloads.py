@@ -31,7 +31,8 @@ VENDORS = [
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 text = st.text(st.characters(), max_size=20) | st.text(
-    st.characters(min_codepoint=0, max_codepoint=0x10FFFF, categories=["Cs", "Cc", "Cn"]), max_size=5
+    st.characters(min_codepoint=0, max_codepoint=0x10FFFF, categories=["Cs", "Cc", "Cn"]),
+    max_size=5,
 )
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats() | text | st.binary(max_size=20)
@@ -119,7 +120,8 @@ def test_ten_megabytes(
 
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize(
-    "name", ["x" * 1000, "nul\x00nul", "\ud800", "🐇" * 300, "ünï", "'; DROP TABLE x; --", "%s %(a)s"]
+    "name",
+    ["x" * 1000, "nul\x00nul", "\ud800", "🐇" * 300, "ünï", "'; DROP TABLE x; --", "%s %(a)s"],
 )
 def test_weird_task_names_and_ids(
     vendor: str, name: str, make_app: Callable[..., Any], use_database: Callable[..., None]

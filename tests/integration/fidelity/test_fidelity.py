@@ -76,8 +76,7 @@ def filled(value: Any, prefix: str) -> Any:
 
 
 def conf_of(call: Call, prefix: str) -> dict[str, Any]:
-    found = native_delay(prefix) if call.conf == "native" else filled(call.conf, prefix)
-    return dict(found)
+    return native_delay(prefix) if call.native else dict(filled(call.conf, prefix))
 
 
 def taps_of(call: Call, prefix: str) -> tuple[Topic, ...]:
@@ -109,9 +108,9 @@ def test_what_celery_rejects_is_rejected_and_leaves_no_row(
     call: Call, broker: str, prefix: str, tap_of: Callable[[str], Any]
 ) -> None:
     tap, url = tap_of(broker), URLS[broker]()
-    with frozen(), tap.watch(), pytest.raises(Exception) as direct:  # noqa: PT011
+    with frozen(), tap.watch(), pytest.raises(Exception) as direct:
         call.run(context(twin(Direct, prefix, url, conf_of(call, prefix)), prefix))
-    with frozen(), transaction.atomic(), pytest.raises(Exception) as stored:  # noqa: PT011
+    with frozen(), transaction.atomic(), pytest.raises(Exception) as stored:
         call.run(context(twin(Stored, prefix, url, conf_of(call, prefix)), prefix))
     assert type(stored.value) is type(direct.value)
     assert str(stored.value) == str(direct.value)

@@ -215,4 +215,3 @@ class RedisTap:
 
 def _without_tag(entry: bytes) -> str:
     return DELIVERY_TAG.sub('"delivery_tag": ""', entry.decode())
-
