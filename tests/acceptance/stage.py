@@ -39,7 +39,7 @@ QUIET = ("--without-gossip", "--without-mingle")
 
 @dataclass
 class Stage:
-    """Where one test plays. `aliases` are database aliases of this process, by the worker's name."""
+    """Where one test plays. `aliases`: this process's database aliases by the workers' names."""
 
     path: Path
     broker: str
@@ -111,6 +111,10 @@ class Stage:
             lambda: f"{len(set(ids) - set(self.ran()))} of {len(ids)} did not run\n{self.logs()}",
         )
         assert self.twice(self.ran()) == {}
+
+    def wait_until_nearly_all_ran(self, ids: list[str], missing: int) -> None:
+        """Let the workers keep up with whoever enqueues."""
+        helpers.wait_for(lambda: len(self.ran()) >= len(ids) - missing, 60, self.logs)
 
     def wait_until_empty(self, timeout: float = 40) -> None:
         """Wait until no row is left."""

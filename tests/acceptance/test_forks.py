@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import helpers
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.acceptance.stage import Stage
 
-ROUNDS = int(os.environ.get("ACCEPTANCE_FORK_ROUNDS", "15"))
+ROUNDS = int(os.environ.get("ACCEPTANCE_FORK_ROUNDS", "12"))
 """Eight children are born in each."""
 
 
@@ -30,7 +28,7 @@ def test_a_new_child_for_every_task(
     for _ in range(ROUNDS):
         ids += stage.enqueue(8)
         parcels += stage.send_parcels(60)
-        helpers.wait_for(lambda: len(stage.ran()) >= len(ids) - 8, 60, stage.logs)
+        stage.wait_until_nearly_all_ran(ids, missing=8)
     stage.wait_until_ran(ids, 60)
     stage.wait_until_empty()
     assert worker.children() != first_child
@@ -48,7 +46,7 @@ def test_autoscale_and_killed_children(stage: Stage) -> None:
         stage.enqueue(1, "die")
         ids += stage.enqueue(30)
         parcels += stage.send_parcels(100)
-        helpers.wait_for(lambda: len(stage.ran()) >= len(ids) - 30, 60, stage.logs)
+        stage.wait_until_nearly_all_ran(ids, missing=30)
     stage.wait_until_ran(ids, 60)
     stage.wait_until_empty()
     assert sorted(stage.arrived()) == sorted(parcels)

@@ -1,4 +1,4 @@
-"""Broker and database go away and come back: nothing is lost, no retry is spent, nobody is called."""
+"""Broker and database go away and come back: nothing is lost, and no retry is spent."""
 
 from __future__ import annotations
 
