@@ -1,0 +1,107 @@
+"""`make package` and `make matrix`: the package as users get it, on the versions they have.
+
+Tests run in a directory without the two packages, so that only the installed wheel can be imported.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10"
+nox.options.sessions = ["package"]
+nox.options.error_on_missing_interpreters = False
+nox.options.envdir = ".venvs/nox"
+
+ROOT = Path(__file__).resolve().parent
+# What the tests read besides themselves.
+BESIDES = ["docs", "examples", "tests", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",
+           "Makefile", "mkdocs.yml", "CONTRIBUTING.md", "SECURITY.md"]  # fmt: skip
+TOOLS = ["pytest>=8", "pytest-django>=4.8", "pytest-timeout>=2.3", "hypothesis>=6.100", "PyYAML"]
+
+# Compares the docs with the source, which is not there: `make test` runs it.
+NOT_ON_A_WHEEL = "--ignore=tests/unit/test_reference_docs.py"
+
+# The corners, and each supported version at least once: (Python, Celery, Django).
+MATRIX = [
+    ("3.10", "5.4", "4.2"),
+    ("3.10", "5.7", "5.2"),
+    ("3.11", "5.4", "5.0"),
+    ("3.11", "5.5", "4.2"),
+    ("3.12", "5.5", "5.1"),
+    ("3.12", "5.6", "6.0"),
+    ("3.13", "5.4", "5.2"),
+    ("3.13", "5.7", "6.1"),
+]
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build both, check their metadata and content, run the fast tests on the wheel."""
+    session.install("build", "twine")
+    dist = build(session, ROOT / "dist")
+    session.run("twine", "check", "--strict", *map(str, dist.iterdir()), silent=False)
+    install_wheel(session, dist)
+    run_tests(session, dist, "tests/packaging", "tests/unit")
+
+
+@nox.session
+@nox.parametrize(
+    ("python", "celery", "django"), MATRIX, ids=[f"py{p}-celery{c}-django{d}" for p, c, d in MATRIX]
+)
+def matrix(session: nox.Session, celery: str, django: str) -> None:
+    """The unit tests, and the demo with its real worker, on one combination of versions."""
+    session.install("build")
+    dist = build(session)
+    install_wheel(session, dist, f"celery[redis]~={celery}.0", f"Django~={django}.0")
+    session.run("python", "-c", "import celery, django, kombu, sys; print("
+                "f'Python {sys.version.split()[0]}, Celery {celery.__version__}, '"
+                "f'kombu {kombu.__version__}, Django {django.__version__}')")  # fmt: skip
+    run_tests(session, dist, "tests/unit")
+    with session.chdir(stage(session) / "examples" / "shop"):
+        session.run("python", "-m", "demo", env=clean())
+
+
+def build(session: nox.Session, dist: Path | None = None) -> Path:
+    dist = dist or Path(session.create_tmp()).resolve() / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(dist), str(ROOT), silent=True)
+    return dist
+
+
+def install_wheel(session: nox.Session, dist: Path, *versions: str) -> None:
+    (wheel,) = dist.glob("*.whl")
+    session.install("--force-reinstall", "--no-deps", str(wheel))
+    session.install(f"celery-outbox-steps[redis] @ {wheel.as_uri()}", *versions, *TOOLS)
+
+
+def run_tests(session: nox.Session, dist: Path, *paths: str) -> None:
+    with session.chdir(stage(session)):
+        session.run("python", "-m", "pytest", "-q", *paths, NOT_ON_A_WHEEL, *session.posargs,
+                    env=clean(OUTBOX_DIST=str(dist)))  # fmt: skip
+
+
+def stage(session: nox.Session) -> Path:
+    """A new copy of everything but the packages."""
+    target = Path(session.create_tmp()).resolve() / "stage"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    for name in BESIDES:
+        copy(ROOT / name, target / name)
+    return target
+
+
+def copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        ignored = shutil.ignore_patterns("__pycache__", "var")
+        shutil.copytree(source, target, ignore=ignored)
+    elif source.exists():
+        shutil.copy(source, target)
+
+
+def clean(**extra: str) -> dict[str, str | None]:
+    """Nothing of the caller's project; None takes a variable away."""
+    gone = dict.fromkeys(("PYTHONPATH", "DJANGO_SETTINGS_MODULE", "DATABASE_URL", "BROKER_URL"))
+    return {**gone, "PYTHONSAFEPATH": None, **extra}

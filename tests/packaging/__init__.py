@@ -1,0 +1,1 @@
+"""What users install. Run by `make package`, against the wheel and the sdist that it built."""
