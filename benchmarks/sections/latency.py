@@ -29,8 +29,8 @@ Milliseconds from the moment at which COMMIT has returned to the caller until a 
 RabbitMQ has the message: the broker's own way is included. One process commits at an even pace,
 one call per transaction (five at 1,000 per second), and a py-amqp consumer notes the arrivals; all
 of it on the same machine and clock. Both relays have their default settings; traffic had gone on
-for 1.5 seconds when counting began. "Achieved" is the rate that the caller kept up. Below zero means that the
-message had arrived before the caller was told that its COMMIT was done."""
+for 1.5 seconds when counting began. "Achieved" is the rate that the caller kept up. Below zero
+means that the message had arrived before the caller was told that its COMMIT was done."""
 
 UNITS = {"p50": "ms", "p95": "ms", "p99": "ms", "achieved": "calls/s"}
 
