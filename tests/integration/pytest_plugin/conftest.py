@@ -11,7 +11,6 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/how-to/testing.md"
 SNIPPET = re.compile(r"^```(?:python|ini)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
