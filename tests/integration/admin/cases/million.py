@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROWS = 1_000_000
-DEAD_ROWS = 200_000
+DEAD_ROWS = 120_000
 BOUND = WINDOW + 2
 """Rows that one statement may read: the window, and the one behind it."""
 TABLES = ("celery_outbox", "celery_outbox_dead_letter")
@@ -62,12 +62,16 @@ def million(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=["never analysed", "analysed"])
-def statistics(request: Any, million: None, django_db_blocker: Any) -> None:
-    """What the planner knows: nothing at first, as after a burst of arrivals, and then all."""
+def explained(request: Any, million: None, django_db_blocker: Any) -> set[str]:
+    """What the planner knows: nothing at first, as after a burst of arrivals, and then all.
+
+    Gives the statements that were looked at already: the summary's are the same on every page.
+    """
     if request.param == "analysed":
         with django_db_blocker.unblock(), connection.cursor() as cursor:
             for table in TABLES:
                 cursor.execute(f"ANALYZE {table}")
+    return set()
 
 
 def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -124,9 +128,8 @@ PAGES = {
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize("name", PAGES)
-def test_every_statement_reads_a_bounded_number_of_rows(name: str) -> None:
+def test_every_statement_reads_a_bounded_number_of_rows(name: str, explained: set[str]) -> None:
     page, query = PAGES[name]
     client = client_of(person(superuser=True))
     with CaptureQueriesContext(connection) as captured:
@@ -134,6 +137,9 @@ def test_every_statement_reads_a_bounded_number_of_rows(name: str) -> None:
     assert response.status_code == 200
     assert sum(each["sql"].startswith("SELECT") for each in captured) <= 16
     for sql, planner in under_planner(captured):
+        if sql in explained:
+            continue
+        explained.add(sql)
         read, plan = rows_read(sql, planner)
         assert read <= BOUND, (sql, json.dumps(plan, indent=1))
 
