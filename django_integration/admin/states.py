@@ -1,7 +1,7 @@
 """The states of an outbox row as a list shows them, and the index that each is found along.
 
 What a state means in columns is said by `CeleryOutboxQuerySet`; here is only where its rows stand
-in the due index, so that a list starts there and stops early. `label()` gives the state of a row.
+in the due index, so that a list starts there and stops early. `with_state()` labels rows.
 """
 
 from __future__ import annotations
