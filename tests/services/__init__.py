@@ -18,7 +18,7 @@ TITLES = {
     "rabbitmq": "RabbitMQ",
     "redis": "Redis",
 }
-PROGRAMS = ("pgbouncer",)
+PROGRAMS = ("pgbouncer", "chromium", "chromedriver")
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(os.environ.get("OUTBOX_SERVICES_HOME") or ROOT / ".services")
 

@@ -21,6 +21,8 @@ SERVERS = {
     "rabbitmq": ("rabbitmq-server",),
     "redis": ("redis-server",),
     "pgbouncer": ("pgbouncer",),
+    "chromium": ("chromium",),
+    "chromedriver": ("chromium-driver",),
 }
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _state = {"updated": False}
