@@ -190,6 +190,12 @@ class Stage:
         self.workers.append(worker)
         return worker
 
+    def behind(self, port: int) -> dict[str, str]:
+        """Settings with which the relay publishes through a proxy; the worker consumes directly."""
+        address = helpers.require_service("rabbitmq").address
+        through = self.broker.replace(address, f"127.0.0.1:{port}")
+        return {"CELERY_BROKER_READ_URL": self.broker, "CELERY_BROKER_WRITE_URL": through}
+
     def stop(self, worker: Worker, signal: str = "SIGTERM") -> int:
         """Stop it in the middle of its work; the exit code."""
         worker.kill(signal)

@@ -37,16 +37,6 @@ def second_proxy() -> Iterator[Proxy]:
         yield proxy
 
 
-def behind(proxy: Proxy, stage: Stage) -> dict[str, str]:
-    """Settings with which the relay publishes through the proxy; the worker consumes directly."""
-    service = helpers.require_service("rabbitmq")
-    where = f"{service.host}:{service.port}"
-    return {
-        "CELERY_BROKER_READ_URL": stage.broker,
-        "CELERY_BROKER_WRITE_URL": stage.broker.replace(where, f"127.0.0.1:{proxy.port}"),
-    }
-
-
 @pytest.mark.parametrize(
     ("signal", "settings"),
     [("SIGTERM", {}), ("SIGQUIT", {}), ("SIGQUIT", SOFT)],
@@ -106,7 +96,7 @@ def test_what_the_last_task_enqueues_during_a_warm_stop_is_published(stage: Stag
 def test_kill_9_in_the_middle_of_a_batch_repeats_at_most_that_batch(
     stage: Stage, proxy: Proxy
 ) -> None:
-    first = stage.worker("--outbox-batch-size=200", *SHORT_LEASE, settings=behind(proxy, stage))
+    first = stage.worker("--outbox-batch-size=200", *SHORT_LEASE, settings=stage.behind(proxy.port))
     stage.send_parcels(1)
     stage.wait_until_empty()
     assert len(stage.arrived()) == 1
@@ -125,8 +115,8 @@ def test_kill_9_in_the_middle_of_a_batch_repeats_at_most_that_batch(
 def test_a_relay_that_slept_through_its_lease_changes_nothing(
     stage: Stage, proxy: Proxy, second_proxy: Proxy
 ) -> None:
-    sleeper = stage.worker(*SHORT_LEASE, settings=behind(proxy, stage))
-    other = stage.worker("--outbox-send-timeout=30", settings=behind(second_proxy, stage))
+    sleeper = stage.worker(*SHORT_LEASE, settings=stage.behind(proxy.port))
+    other = stage.worker("--outbox-send-timeout=30", settings=stage.behind(second_proxy.port))
     stage.ask(other, "outbox_pause")
     stage.send_parcels(1)
     stage.wait_until_empty()
