@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
+import kombu
 import pytest
 from django.db import transaction
 from kombu import Connection
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["databases", "postgresql", "use_database"]
 
 VENDORS = ("postgresql", "mysql", "sqlite")
+needs_batches = pytest.mark.skipif(
+    kombu.VERSION[:2] < (5, 7), reason="older kombu sends to Redis one by one"
+)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 from django.db import transaction
 
-from tests.gate.conftest import enqueue
+from tests.gate.conftest import enqueue, needs_batches
 
 pytestmark = [
     pytest.mark.postgresql,
@@ -21,10 +21,10 @@ pytestmark = [
     pytest.mark.usefixtures("postgresql"),
 ]
 
-RELAY_TO_RABBITMQ = 240
-RELAY_TO_REDIS = 240
-AGAINST_DIRECT = 1.5
-BULK_AGAINST_SINGLE = 1.05
+RELAY_TO_RABBITMQ = 210
+RELAY_TO_REDIS = 140
+AGAINST_DIRECT = 0.7
+BULK_AGAINST_SINGLE = 0.95
 
 
 def calls(function, *args):
@@ -50,7 +50,11 @@ def per_message(relay, app, count):
 
 
 @pytest.mark.parametrize(
-    ("which", "bound"), [("app", RELAY_TO_RABBITMQ), ("redis_app", RELAY_TO_REDIS)]
+    ("which", "bound"),
+    [
+        ("app", RELAY_TO_RABBITMQ),
+        pytest.param("redis_app", RELAY_TO_REDIS, marks=[pytest.mark.redis, needs_batches]),
+    ],
 )
 def test_relaying_a_message_takes_few_calls_and_no_more_in_a_large_batch(
     request, which, bound, relay_of
@@ -63,7 +67,7 @@ def test_relaying_a_message_takes_few_calls_and_no_more_in_a_large_batch(
     assert large <= small * 1.1
 
 
-def test_a_call_takes_hardly_more_than_a_direct_one(app, make_app):
+def test_a_call_takes_fewer_calls_than_a_direct_one(app, make_app):
     direct = make_app(cls=Celery).tasks["gate.noop"]
     stored = app.tasks["gate.noop"]
     single(direct, 5)

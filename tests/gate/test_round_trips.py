@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import connections
 
-from tests.gate.conftest import enqueue
+from tests.gate.conftest import enqueue, needs_batches
 from tests.gate.wiretap import Wiretap
 from tests.helpers import require_service
 from tests.proj.databases import installed, redis_url
@@ -55,6 +55,7 @@ def test_a_batch_is_written_to_rabbitmq_before_its_first_confirm_is_needed(make_
 
 
 @pytest.mark.redis
+@needs_batches
 def test_a_batch_waits_for_redis_as_often_as_a_small_one(make_app, relay_of):
     with tapped("redis") as tap:
         app = make_app(redis_url(10), through=tap.port)
