@@ -76,6 +76,8 @@ def both(
         stack.enter_context(django_db_blocker.unblock())
         stack.enter_context(installed("default", settings))
         sides = [stack.enter_context(_side(kind, pool, backend, settings, path)) for kind in KINDS]
+        for side in sides:
+            helpers.wait_for(lambda side=side: " ready." in side.logs(), 60, side.logs)
         yield sides
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM celery_outbox")
@@ -109,7 +111,6 @@ def _side(
     worker.start()
     app, traces = build(kind, conf), redis.Redis.from_url(conf["canvas_traces"])
     try:
-        helpers.wait_for(lambda: b" ready." in worker.logs(), 60, lambda: worker.logs().decode())
         yield Side(kind, app, traces, lambda: worker.logs().decode(errors="replace"))
     finally:
         worker.stop(15)
