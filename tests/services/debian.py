@@ -23,6 +23,7 @@ SERVERS = {
     "pgbouncer": ("pgbouncer",),
     "chromium": ("chromium",),
     "chromedriver": ("chromium-driver",),
+    "faketime": ("faketime",),
 }
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _state = {"updated": False}
