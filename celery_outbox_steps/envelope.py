@@ -152,6 +152,8 @@ def _message(body: bytes, options: dict[str, Any]) -> Message:
     headers, properties = options["headers"], options["properties"]
     if not isinstance(headers, dict) or not isinstance(properties, dict):
         raise EnvelopeError("headers and properties must be objects")
+    if isinstance(options["exchange"], (dict, list)):  # publishers sort messages by it
+        raise EnvelopeError("exchange must be a name")
     return Message(
         body=body,
         content_type=content_type,
@@ -297,7 +299,11 @@ def _plain(value: Any) -> Any:
 def _entity(text: str) -> Any:
     """The entity that a text describes; one object per text, so that it is declared once."""
     fields = _load(text)
-    return Exchange(**fields) if fields.pop("kind") == "exchange" else _queue(fields)
+    return _KINDS[fields.pop("kind")](fields)
+
+
+def _exchange(fields: dict[str, Any]) -> Any:
+    return Exchange(**fields)
 
 
 def _queue(fields: dict[str, Any]) -> Any:
@@ -308,3 +314,6 @@ def _queue(fields: dict[str, Any]) -> Any:
         for bound in fields.get("bindings", ())
     ]
     return Queue(**fields)
+
+
+_KINDS = {"exchange": _exchange, "queue": _queue}

@@ -40,7 +40,8 @@ class OutboxCelery(Celery):  # type: ignore[misc]
         self.add_defaults(django_settings)
         install(self)
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
-            beat_starts.connect(self._on_beat, weak=True)
+            # Older Celery tells bound methods apart by their function only, not by their app.
+            beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
 
     @cached_property  # type: ignore[untyped-decorator]  # kombu's takes a lock, functools' may not
     def outbox(self) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from celery import chain, chord, group
+from celery.app import base
 from celery.canvas import StampingVisitor
 from django.utils.translation import gettext_lazy
 from kombu import Exchange, Queue, binding, compression
@@ -382,7 +383,7 @@ CANVAS = {
     "chord of the redis backend": Call(
         lambda c: chord([c.add.s(i) for i in range(3)], c.echo.s())(),
         {"result_backend": "{redis}",
-         "result_backend_transport_options": {"global_keyprefix": "{prefix}."}},
+         "result_backend_transport_options": {"global_keyprefix": "results-{prefix}."}},
         expect=3,
     ),
     "chord of one": Call(lambda c: chord([c.add.s(1)], c.echo.s())(), expect=None),
@@ -468,19 +469,23 @@ REJECTED = {
     "missing queue": Call(
         lambda c: c.add.apply_async((1,), queue="nope"), {"task_create_missing_queues": False}
     ),
-    "native delay below a second": Call(
-        lambda c: c.add.apply_async((1,), eta=NOW + timedelta(seconds=0.4)), native=True,
-        brokers=RABBITMQ,
-    ),
-    "native delay by a countdown below a second": Call(
-        lambda c: c.add.apply_async((1,), countdown=0.4), native=True,
-        brokers=RABBITMQ,
-    ),
     "header that is no dict": options(headers=[1]),
     "stamp without a value": Call(
         lambda c: c.add.apply_async((1,), stamped_headers=["absent"])
     ),
 }  # fmt: skip
+
+if hasattr(base, "detect_quorum_queues"):  # Celery 5.5
+    REJECTED |= {
+        "native delay below a second": Call(
+            lambda c: c.add.apply_async((1,), eta=NOW + timedelta(seconds=0.4)), native=True,
+            brokers=RABBITMQ,
+        ),
+        "native delay by a countdown below a second": Call(
+            lambda c: c.add.apply_async((1,), countdown=0.4), native=True,
+            brokers=RABBITMQ,
+        ),
+    }  # fmt: skip
 
 
 def native_delay(prefix: str) -> dict[str, Any]:
