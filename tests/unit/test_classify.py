@@ -15,6 +15,7 @@ from celery_outbox_steps.classify import Verdict, classify, describe
 from celery_outbox_steps.errors import ConfirmTimeout, EnvelopeError, Nacked, Unroutable
 
 PUBLISH, DECLARE = (60, 40), (50, 10)
+HAS_BATCHES = hasattr(kombu_errors, "BatchPublishError")  # new in kombu 5.7
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
@@ -33,9 +34,6 @@ OUTAGES = [
     ConfirmTimeout("late"),
     kombu_errors.OperationalError("no broker"),
     kombu_errors.ConnectionLimitExceeded(10),
-    kombu_errors.BatchPublishError("uncertain"),
-    caused(kombu_errors.BatchPublishError("uncertain"), redis_errors.ConnectionError("gone")),
-    caused(kombu_errors.BatchPublishError("uncertain"), redis_errors.ReadOnlyError("replica")),
     caused(kombu_errors.ChannelError("Cannot add file 'x'"), NotADirectoryError("x")),
     amqp_errors.ConnectionForced("CONNECTION_FORCED - shutdown"),
     amqp_errors.RecoverableConnectionError("connection already closed"),
@@ -74,11 +72,18 @@ TRANSIENT = [
     Unroutable("no queue"),
     Nacked("full"),
     kombu_errors.InconsistencyError("Cannot route message"),
-    caused(kombu_errors.BatchPublishError("uncertain"), redis_errors.ResponseError("WRONGTYPE")),
     redis_errors.ResponseError("WRONGTYPE"),
     KeyError("exchange"),
     RuntimeError("whatever"),
 ]
+if HAS_BATCHES:
+    uncertain = kombu_errors.BatchPublishError
+    OUTAGES += [
+        uncertain("uncertain"),
+        caused(uncertain("uncertain"), redis_errors.ConnectionError("gone")),
+        caused(uncertain("uncertain"), redis_errors.ReadOnlyError("replica")),
+    ]
+    TRANSIENT += [caused(uncertain("uncertain"), redis_errors.ResponseError("WRONGTYPE"))]
 
 
 def name(error: Exception) -> str:
@@ -116,8 +121,8 @@ def test_kombu_counts_a_key_error_as_a_connection_error_and_we_do_not() -> None:
 
 
 def test_describe_names_class_message_and_cause() -> None:
-    error = caused(kombu_errors.BatchPublishError("uncertain"), OSError("gone"))
-    assert describe(error) == "BatchPublishError: uncertain (OSError: gone)"
+    error = caused(kombu_errors.OperationalError("uncertain"), OSError("gone"))
+    assert describe(error) == "OperationalError: uncertain (OSError: gone)"
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "\ud83d alone", "x" * 5000, "", "äöü🎈"])
