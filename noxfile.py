@@ -32,9 +32,11 @@ MATRIX = [
     ("3.11", "5.5", "4.2"),
     ("3.12", "5.5", "5.1"),
     ("3.12", "5.6", "6.0"),
-    ("3.13", "5.4", "5.2"),
+    ("3.13", "5.6", "5.2"),
     ("3.13", "5.7", "6.1"),
 ]
+# The kombu of its time, and not the newest one that it accepts.
+KOMBU = {"5.4": "kombu<5.4", "5.5": "kombu<5.6", "5.6": "kombu<5.7", "5.7": "kombu>=5.7"}
 
 
 @nox.session
@@ -55,7 +57,7 @@ def matrix(session: nox.Session, celery: str, django: str) -> None:
     """The unit tests, and the demo with its real worker, on one combination of versions."""
     session.install("build")
     dist = build(session)
-    install_wheel(session, dist, f"celery[redis]~={celery}.0", f"Django~={django}.0")
+    install_wheel(session, dist, f"celery[redis]~={celery}.0", f"Django~={django}.0", KOMBU[celery])
     session.run("python", "-c", "import celery, django, kombu, sys; print("
                 "f'Python {sys.version.split()[0]}, Celery {celery.__version__}, '"
                 "f'kombu {kombu.__version__}, Django {django.__version__}')")  # fmt: skip

@@ -48,7 +48,7 @@ def running(command: str | list[str], cwd: Path, env: dict[str, str], log: Path)
         yield log
     finally:
         try:
-            os.killpg(process.pid, signal.SIGTERM)
+            process.terminate()  # only the first: a pool's children wait for their parent
             process.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)

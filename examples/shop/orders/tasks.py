@@ -20,9 +20,8 @@ def send_receipt_directly(number: str) -> None:
 
 @transaction.atomic
 def write_receipt(number: str) -> None:
-    receipt, is_new = Receipt.objects.get_or_create(
-        order_number=number,
-        defaults={"order_exists": Order.objects.filter(number=number).exists()},
-    )
-    if not is_new:
-        Receipt.objects.filter(pk=receipt.pk).update(runs=F("runs") + 1)
+    """Written first and asked later: SQLite can't always turn a reader into a writer."""
+    has_one = Receipt.objects.filter(order_number=number).update(runs=F("runs") + 1)
+    if not has_one:
+        exists = Order.objects.filter(number=number).exists()
+        Receipt.objects.create(order_number=number, order_exists=exists)
