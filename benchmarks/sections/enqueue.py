@@ -19,7 +19,7 @@ PEER = "django-celery-outbox"
 
 TEXT = """\
 One task call with an argument of 100 bytes, inside a transaction that is open already, on
-PostgreSQL. "With COMMIT" adds the transaction's end and, for `delay_on_commit`, the publishing that
+PostgreSQL. "Committed" adds the transaction's end and, for `delay_on_commit`, the publishing that
 happens there. Calls that go directly to a broker are not confirmed unless the row says so."""
 
 
