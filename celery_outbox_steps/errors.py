@@ -16,7 +16,11 @@ class ConfigurationError(OutboxError, ValueError):
 
 
 class StoreError(OutboxError):
-    """The database can't be used right now, or is not set up. The relay backs off."""
+    """The database can't be used right now. The relay backs off and tries again."""
+
+
+class StoreNotReady(StoreError):
+    """The database is not set up for an outbox. Waiting does not help; the text says what does."""
 
 
 class EnvelopeError(OutboxError, ValueError):

@@ -17,7 +17,12 @@ from celery.exceptions import ImproperlyConfigured
 
 from celery_outbox_steps import control  # noqa: F401  registers the remote control commands
 from celery_outbox_steps.config import BY_NAME, RelayConfig, read
-from celery_outbox_steps.errors import ConfigurationError, OutboxError
+from celery_outbox_steps.errors import (
+    ConfigurationError,
+    OutboxError,
+    StoreError,
+    StoreNotReady,
+)
 from celery_outbox_steps.metrics import meter_for
 from celery_outbox_steps.service import RelayService
 from celery_outbox_steps.store import load_stores
@@ -143,13 +148,24 @@ def _services(worker: Any) -> list[RelayService]:
     stores = load_stores(app)
     for store in stores:
         _refuse_blocking_driver(worker, store)
-        store.check()
-        store.close()  # the thread opens its own connection
+        _check(store)
     several = len(stores) > 1
     return [
         RelayService(app, store, _own_liveness_file(config, store, several=several), meter)
         for store in stores
     ]
+
+
+def _check(store: Store) -> None:
+    """Refuse what waiting can't mend. A database that is only away must not keep a worker down."""
+    try:
+        store.check()
+    except StoreNotReady:
+        raise
+    except StoreError:
+        pass  # the relay meets it again, says so, and goes on when the database is back
+    finally:
+        store.close()  # the thread opens its own connection
 
 
 def _own_liveness_file(config: RelayConfig, store: Store, *, several: bool) -> RelayConfig:

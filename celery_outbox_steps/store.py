@@ -69,7 +69,7 @@ class Store(Protocol):
     """What people call it in logs and `inspect`: the database alias."""
 
     def check(self) -> None:
-        """Raise `StoreError` with the fix where the relay could not work (no table, no driver)."""
+        """Raise `StoreNotReady`, naming the fix, where the relay can never work (no table)."""
 
     def claim(self, limit: int, lease: float, relay_id: str) -> list[ClaimedMessage]:
         """Lease up to `limit` due rows to `relay_id` for `lease` seconds, oldest due first.

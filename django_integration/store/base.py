@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.errors import StoreNotReady
 from celery_outbox_steps.messages import (
     ClaimedMessage,
     Dead,
@@ -75,8 +75,11 @@ class DjangoStore:
         self._watermark = Watermark()
         self._dialect = _dialect(alias, connection)
         self._session = Session(
-            alias, self._opened, connection=connection,
-            begin=self._dialect.begin, options=self._dialect.options,
+            alias,
+            self._opened,
+            connection=connection,
+            begin=self._dialect.begin,
+            options=self._dialect.options,
         )
 
     @property
@@ -102,7 +105,7 @@ class DjangoStore:
                 f" --database={self.name} celery_outbox"
             )
         if complaint:
-            raise StoreError(f"database {self.name!r}: {complaint}")
+            raise StoreNotReady(f"database {self.name!r}: {complaint}")
 
     def claim(self, limit: int, lease: float, relay_id: str) -> list[ClaimedMessage]:
         start = self._watermark.start(time.monotonic())
@@ -194,7 +197,9 @@ class DjangoStore:
         now = self._dialect.now
         return self._update(
             f"published_at = {now}, updated_at = {now}, due_at = NULL, {UNLEASED}",
-            [], ids, relay_id,
+            [],
+            ids,
+            relay_id,
         )
 
     def _postpone(
@@ -203,7 +208,9 @@ class DjangoStore:
         return self._update(
             f"retries = retries + %s, due_at = {self._dialect.later}, last_error = %s,"
             f" updated_at = {self._dialect.now}, {UNLEASED}",
-            [retries, delay, self._dialect.text(error)], ids, relay_id,
+            [retries, delay, self._dialect.text(error)],
+            ids,
+            relay_id,
         )
 
     def _bury(self, ids: Sequence[int], error: str, relay_id: str) -> int:
@@ -218,9 +225,7 @@ class DjangoStore:
         )
         return self._delete(ids, relay_id)
 
-    def _update(
-        self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str
-    ) -> int:
+    def _update(self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str) -> int:
         """The one way a relay changes rows: only those that it holds."""
         if not ids:
             return 0
@@ -267,11 +272,13 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
     try:
         vendor = (connection or connections[alias]).vendor
     except ConnectionDoesNotExist:
-        raise StoreError(f"database {alias!r}: there is none of this name in DATABASES") from None
+        raise StoreNotReady(
+            f"database {alias!r}: there is none of this name in DATABASES"
+        ) from None
     try:
         return DIALECTS[vendor]()
     except KeyError:
-        raise StoreError(
+        raise StoreNotReady(
             f"database {alias!r}: the outbox needs PostgreSQL, MySQL, MariaDB or SQLite,"
             f" not {vendor}"
         ) from None

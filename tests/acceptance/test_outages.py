@@ -110,6 +110,25 @@ def test_database_restart_under_load(
     assert took < 20
 
 
+def test_a_worker_starts_while_the_database_is_away(
+    stage_with: Callable[..., Stage],
+    databases: Databases,
+    private_server: Callable[[str], PrivateServer],
+) -> None:
+    server = private_server("postgres")
+    alias = databases.make("postgres", service=server.service, suffix="_late")
+    stage = stage_with(aliases={"default": alias})
+    ids = stage.send_parcels(3)
+    connections[alias].close()
+    server.stop()
+    worker = stage.worker()
+    worker.wait_for("celery_outbox_relay_error")
+    stage.wait_until_ran([stage.send_directly()], 20)
+    server.start()
+    stage.wait_until_empty()
+    assert sorted(stage.arrived()) == sorted(ids)
+
+
 def test_a_broker_that_stops_answering(stage: Stage) -> None:
     service = helpers.require_service("rabbitmq")
     with Proxy(service.host, service.port) as proxy:
