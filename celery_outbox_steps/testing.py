@@ -90,10 +90,18 @@ class MemoryStore:
         with self._lock:
             now = self._clock()
             defaults = {
-                "task_id": str(uuid.uuid4()), "args": "[]", "kwargs": "{}", "options": "{}",
-                "payload": None, "retries": 0, "schema_version": SUPPORTED_VERSIONS[-1],
-                "sentry_trace_id": None, "sentry_baggage": None, "structlog_context": None,
-                "created_at": now, "due_at": now + due_in,
+                "task_id": str(uuid.uuid4()),
+                "args": "[]",
+                "kwargs": "{}",
+                "options": "{}",
+                "payload": None,
+                "retries": 0,
+                "schema_version": SUPPORTED_VERSIONS[-1],
+                "sentry_trace_id": None,
+                "sentry_baggage": None,
+                "structlog_context": None,
+                "created_at": now,
+                "due_at": now + due_in,
             }
             row = MemoryRow(
                 **{**defaults, "id": self._next_id(), "task_name": task_name, **columns}
@@ -195,14 +203,16 @@ class MemoryStore:
     def _published(self, older_than: float) -> list[int]:
         before = self._clock() - older_than
         return [
-            row.id for row in self.rows.values()
+            row.id
+            for row in self.rows.values()
             if row.published_at is not None and row.published_at < before
         ]
 
     def _chosen(self, which: DeadLetters) -> list[MemoryDeadLetter]:
         now = self._clock()
         return [
-            letter for letter in self.dead_letters.values()
+            letter
+            for letter in self.dead_letters.values()
             if (which.ids is None or letter.id in which.ids)
             and which.task_name in (None, letter.row.task_name)
             and (which.older_than is None or letter.dead_at < now - which.older_than)
@@ -247,8 +257,15 @@ class MemoryStore:
         del self.dead_letters[letter.id]
         now = self._clock()
         row = replace(
-            letter.row, id=self._next_id(), retries=0, created_at=now, due_at=now,
-            updated_at=None, last_error=None, claimed_by=None, claimed_until=None,
+            letter.row,
+            id=self._next_id(),
+            retries=0,
+            created_at=now,
+            due_at=now,
+            updated_at=None,
+            last_error=None,
+            claimed_by=None,
+            claimed_until=None,
         )
         self.rows[row.id] = row
 
@@ -267,10 +284,15 @@ class MemoryStore:
     def _relays(self) -> tuple[dict[str, Any], ...]:
         counts = Counter(row.claimed_by for row in self._in_flight())
         return tuple(
-            {"relay": relay, "rows": rows, "seconds_left": min(
-                (row.claimed_until or 0) - self._clock()
-                for row in self._in_flight() if row.claimed_by == relay
-            )}
+            {
+                "relay": relay,
+                "rows": rows,
+                "seconds_left": min(
+                    (row.claimed_until or 0) - self._clock()
+                    for row in self._in_flight()
+                    if row.claimed_by == relay
+                ),
+            }
             for relay, rows in counts.most_common()
         )
 

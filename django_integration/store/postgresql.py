@@ -43,8 +43,11 @@ class PostgreSQL(Dialect):
     notifies = True
     # Without them a relay whose server vanished from the network waits for a quarter of an hour.
     options = {
-        "connect_timeout": 10, "tcp_user_timeout": 30_000,
-        "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
+        "connect_timeout": 10,
+        "tcp_user_timeout": 30_000,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
     }
 
     def claim(

@@ -37,9 +37,7 @@ def replay(session: Session, dialect: Dialect, which: DeadLetters, limit: int) -
         return _revive(session, dialect, [row[0] for row in found])
 
 
-def purge_dead_letters(
-    session: Session, dialect: Dialect, which: DeadLetters, limit: int
-) -> int:
+def purge_dead_letters(session: Session, dialect: Dialect, which: DeadLetters, limit: int) -> int:
     """Delete dead letters, the oldest first."""
     where, params = _chosen(dialect, which)
     found = session.rows(
@@ -58,8 +56,7 @@ def count_published(session: Session, dialect: Dialect, older_than: float) -> in
 def purge_published(session: Session, dialect: Dialect, older_than: float, limit: int) -> int:
     """Delete kept rows; along the due index, where they stand together."""
     found = session.rows(
-        f"SELECT id FROM {OUTBOX}{dialect.hint} WHERE {_old(dialect)}"
-        " ORDER BY due_at, id LIMIT %s",
+        f"SELECT id FROM {OUTBOX}{dialect.hint} WHERE {_old(dialect)} ORDER BY due_at, id LIMIT %s",
         [-older_than, limit],
     )
     return _delete(session, dialect, OUTBOX, [row[0] for row in found], PUBLISHED)

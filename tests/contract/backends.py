@@ -24,10 +24,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SERVICES = {"psycopg": "postgresql", "psycopg2": "postgresql",
-            "mysqlclient": "mysql", "pymysql": "mysql"}
-MODULES = {"psycopg": "psycopg", "psycopg2": "psycopg2", "mysqlclient": "MySQLdb",
-           "pymysql": "pymysql", "sqlite": "sqlite3.dbapi2"}
+SERVICES = {
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "mysqlclient": "mysql",
+    "pymysql": "mysql",
+}
+MODULES = {
+    "psycopg": "psycopg",
+    "psycopg2": "psycopg2",
+    "mysqlclient": "MySQLdb",
+    "pymysql": "pymysql",
+    "sqlite": "sqlite3.dbapi2",
+}
 TIMES = {
     CeleryOutbox: ("created_at", "due_at", "updated_at", "claimed_until", "published_at"),
     CeleryOutboxDeadLetter: ("created_at", "dead_at"),
@@ -110,8 +119,13 @@ class DatabaseBackend:
         return store
 
     def add(self, count: int = 1, *, due_in: float = 0.0, **columns: Any) -> list[int]:
-        defaults = {"task_id": "id", "task_name": "tests.task", "args": "[]", "kwargs": "{}",
-                    "options": "{}"}
+        defaults = {
+            "task_id": "id",
+            "task_name": "tests.task",
+            "args": "[]",
+            "kwargs": "{}",
+            "options": "{}",
+        }
         ids = []
         for _ in range(count):
             row = CeleryOutbox(**{**defaults, **columns})
@@ -149,7 +163,8 @@ class DatabaseBackend:
         where = "" if ids is None else f" WHERE id IN ({', '.join(['%s'] * len(ids))})"
         self.execute(
             f"UPDATE {model._meta.db_table} SET {changes}{where}",
-            *[seconds] * len(columns), *(ids or ()),
+            *[seconds] * len(columns),
+            *(ids or ()),
         )
 
 
@@ -189,16 +204,27 @@ def registered(backend: DatabaseBackend) -> Iterator[None]:
 
 def _settings(name: str, directory: Path, suffix: str) -> dict[str, Any]:
     if name == "sqlite":
-        return {"ENGINE": "django.db.backends.sqlite3",
-                "NAME": str(directory / f"contract{suffix}.sqlite3"), "OPTIONS": {"timeout": 20}}
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(directory / f"contract{suffix}.sqlite3"),
+            "OPTIONS": {"timeout": 20},
+        }
     service = helpers.require_service(SERVICES[name])
-    shared = {"NAME": f"outbox_contract_{os.getpid()}{suffix}",
-              "HOST": service.host, "PORT": str(service.port)}
+    shared = {
+        "NAME": f"outbox_contract_{os.getpid()}{suffix}",
+        "HOST": service.host,
+        "PORT": str(service.port),
+    }
     if SERVICES[name] == "postgresql":
         user = os.environ.get("PGUSER", "postgres")
         return {"ENGINE": "django.db.backends.postgresql", "USER": user, **shared}
-    return {"ENGINE": "django.db.backends.mysql", "USER": "root", "PASSWORD": "",
-            "OPTIONS": {"charset": "utf8mb4"}, **shared}
+    return {
+        "ENGINE": "django.db.backends.mysql",
+        "USER": "root",
+        "PASSWORD": "",
+        "OPTIONS": {"charset": "utf8mb4"},
+        **shared,
+    }
 
 
 @contextmanager

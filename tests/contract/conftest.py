@@ -25,9 +25,10 @@ def opened_backend(
 ) -> Iterator[Any]:
     from tests.contract import backends
 
-    with django_db_blocker.unblock(), backends.opened(
-        request.param, tmp_path_factory.mktemp(request.param)
-    ) as backend:
+    with (
+        django_db_blocker.unblock(),
+        backends.opened(request.param, tmp_path_factory.mktemp(request.param)) as backend,
+    ):
         yield backend
 
 
@@ -57,5 +58,3 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames and "opened_backend" in metafunc.fixturenames:
             metafunc.parametrize("opened_backend", names, indirect=True, scope="module")
             return
-
-

@@ -82,7 +82,9 @@ def _configure(database: dict[str, Any]) -> None:
     from django.conf import settings
 
     settings.configure(
-        DATABASES={"default": database}, INSTALLED_APPS=["django_integration"], USE_TZ=True,
+        DATABASES={"default": database},
+        INSTALLED_APPS=["django_integration"],
+        USE_TZ=True,
     )
     django.setup()
 

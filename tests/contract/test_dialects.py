@@ -12,10 +12,15 @@ from django_integration.store.mysql import MySQL
 from django_integration.store.sqlite import SQLite
 
 
-@pytest.mark.parametrize(("maria", "version", "complaint"), [
-    (True, (10, 5, 9), "MariaDB 10.5.9"), (True, (10, 6, 0), ""),
-    (False, (5, 7, 44), "MySQL 5.7.44"), (False, (8, 0, 4), ""),
-])
+@pytest.mark.parametrize(
+    ("maria", "version", "complaint"),
+    [
+        (True, (10, 5, 9), "MariaDB 10.5.9"),
+        (True, (10, 6, 0), ""),
+        (False, (5, 7, 44), "MySQL 5.7.44"),
+        (False, (8, 0, 4), ""),
+    ],
+)
 def test_servers_without_skip_locked_are_refused(maria, version, complaint):
     server = SimpleNamespace(mysql_is_mariadb=maria, mysql_version=version)
     found = MySQL().check(server)

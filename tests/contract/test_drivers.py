@@ -22,16 +22,23 @@ INSIDE = "OUTBOX_CONTRACT_DRIVER"
 
 
 @pytest.mark.skipif(INSIDE in os.environ, reason="runs inside such a process already")
-@pytest.mark.parametrize(
-    ("driver", "service"), [("psycopg2", "postgresql"), ("pymysql", "mysql")]
-)
+@pytest.mark.parametrize(("driver", "service"), [("psycopg2", "postgresql"), ("pymysql", "mysql")])
 def test_the_contract_holds_with(driver, service):
     helpers.require_service(service)
     pytest.importorskip(driver)
     environment = {**os.environ, INSIDE: driver, "OUTBOX_CONTRACT_BACKENDS": driver}
     environment.pop("OUTBOX_TEST_REPORT", None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.contract.drivers",
-               "-p", "no:cacheprovider", *SUITE]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.contract.drivers",
+        "-p",
+        "no:cacheprovider",
+        *SUITE,
+    ]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=150
     )

@@ -37,11 +37,14 @@ def work(store, outcome, rows):
     assert store.settle([Retry(first, "e", 9), *map(outcome, rest)], "me") == 0
 
 
-@pytest.mark.parametrize("outcome", [
-    pytest.param(Published, id="published"),
-    pytest.param(lambda message: Deferred(message, "e", 9), id="deferred"),
-    pytest.param(lambda message: Dead(message, "e"), id="dead"),
-])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        pytest.param(Published, id="published"),
+        pytest.param(lambda message: Deferred(message, "e", 9), id="deferred"),
+        pytest.param(lambda message: Dead(message, "e"), id="dead"),
+    ],
+)
 def test_a_relay_waits_for_nobody(database, outcome):
     if database.vendor == "sqlite":
         pytest.skip("SQLite has one lock for all")

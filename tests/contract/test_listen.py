@@ -17,8 +17,10 @@ from tests.services.private import free_port
 from tests.services.programs import unprivileged_user
 
 LEASE = 300.0
-OTHERS = ("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-          " AND pid <> pg_backend_pid()")
+OTHERS = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+    " AND pid <> pg_backend_pid()"
+)
 
 
 @pytest.fixture

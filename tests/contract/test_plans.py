@@ -19,8 +19,7 @@ from django_integration.store.watermark import Start
 from tests.helpers import wait_for
 
 LIMIT = 500
-COLUMNS = ("task_id, task_name, args, kwargs, options, created_at, due_at, retries,"
-           " schema_version")
+COLUMNS = "task_id, task_name, args, kwargs, options, created_at, due_at, retries, schema_version"
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +69,7 @@ def test_a_store_at_work_never_reads_the_whole_table(database):
     """What PostgreSQL itself counted, for everything that runs per batch."""
     if database.vendor != "postgresql":
         pytest.skip("only PostgreSQL counts its scans by table")
-    counters = ("SELECT seq_scan, idx_scan FROM pg_stat_user_tables"
-                " WHERE relname = 'celery_outbox'")
+    counters = "SELECT seq_scan, idx_scan FROM pg_stat_user_tables WHERE relname = 'celery_outbox'"
     before = database.execute(counters)[0]
     store = database.store()
     claimed = store.claim(LIMIT, 300, "me")
@@ -87,8 +85,13 @@ def test_a_store_at_work_never_reads_the_whole_table(database):
 def test_a_claim_reads_one_index_range_and_sorts_nothing(database, analysed, watermark):
     check = {"postgresql": _postgresql, "mysql": _mysql, "sqlite": _sqlite}[database.vendor]
     if analysed:
-        database.execute({"postgresql": "ANALYZE celery_outbox", "sqlite": "ANALYZE",
-                          "mysql": "ANALYZE TABLE celery_outbox"}[database.vendor])
+        database.execute(
+            {
+                "postgresql": "ANALYZE celery_outbox",
+                "sqlite": "ANALYZE",
+                "mysql": "ANALYZE TABLE celery_outbox",
+            }[database.vendor]
+        )
     check(database, start(database) if watermark else None)
 
 

@@ -15,15 +15,21 @@ from celery_outbox_steps.store import DeadLetters
 
 ROOT = Path(__file__).parents[2]
 LEASE = 300.0
-SESSION = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()",
-           "sqlite": "SELECT 1"}
+SESSION = {
+    "postgresql": "SELECT pg_backend_pid()",
+    "mysql": "SELECT connection_id()",
+    "sqlite": "SELECT 1",
+}
 
 
 def probe(database, **order):
     order = {"settings": database.settings, "driver": database.name, **order}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.contract.probe"], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "tests.contract.probe"],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     process.stdin.write(json.dumps(order))
     process.stdin.close()

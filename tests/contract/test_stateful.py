@@ -147,8 +147,10 @@ class Relays(RuleBasedStateMachine):
 
 def _outcome(message, kind):
     return {
-        "P": Published(message), "R": Retry(message, "e", DELAY),
-        "D": Deferred(message, "e", DELAY), "X": Dead(message, "e"),
+        "P": Published(message),
+        "R": Retry(message, "e", DELAY),
+        "D": Deferred(message, "e", DELAY),
+        "X": Dead(message, "e"),
     }[kind]
 
 
@@ -158,7 +160,10 @@ def test_no_order_of_events_breaks_the_contract(backend, retention):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=100 if backend.vendor == "memory" else 12, stateful_step_count=25,
-            deadline=None, suppress_health_check=list(HealthCheck), database=None,
+            max_examples=100 if backend.vendor == "memory" else 12,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
         ),
     )

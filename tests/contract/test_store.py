@@ -34,14 +34,31 @@ def only(items):
 
 class TestClaim:
     def test_hands_out_what_was_stored(self, backend):
-        backend.add(task_id="abc", task_name="shop.mail", args='["ä", 1e22]',
-                    kwargs='{"b": 1, "a": 2}',
-                    options='{"x": "\\u0000"}', payload=b"\x00\xff", retries=2,
-                    sentry_trace_id="t", sentry_baggage="b", structlog_context="{}")
+        backend.add(
+            task_id="abc",
+            task_name="shop.mail",
+            args='["ä", 1e22]',
+            kwargs='{"b": 1, "a": 2}',
+            options='{"x": "\\u0000"}',
+            payload=b"\x00\xff",
+            retries=2,
+            sentry_trace_id="t",
+            sentry_baggage="b",
+            structlog_context="{}",
+        )
         message = only(backend.store().claim(10, LEASE, "me"))
         assert message[1:12] == (
-            "abc", "shop.mail", '["ä", 1e22]', '{"b": 1, "a": 2}', '{"x": "\\u0000"}', b"\x00\xff",
-            2, 1, "t", "b", "{}",
+            "abc",
+            "shop.mail",
+            '["ä", 1e22]',
+            '{"b": 1, "a": 2}',
+            '{"x": "\\u0000"}',
+            b"\x00\xff",
+            2,
+            1,
+            "t",
+            "b",
+            "{}",
         )
         assert type(message.payload) is bytes
         assert 0 <= message.waited < 60
@@ -146,8 +163,16 @@ class TestSettle:
             assert backend.seconds_until(row["due_at"]) == pytest.approx(45.5, abs=20)
 
     def test_dead_letters_keep_content_and_the_real_error(self, backend):
-        backend.add(task_id="abc", task_name="shop.mail", args="[1]", kwargs='{"z": 1}',
-                    options="{}", payload=b"\x80", retries=5, structlog_context='{"user": 7}')
+        backend.add(
+            task_id="abc",
+            task_name="shop.mail",
+            args="[1]",
+            kwargs='{"z": 1}',
+            options="{}",
+            payload=b"\x80",
+            retries=5,
+            structlog_context='{"user": 7}',
+        )
         before = only(backend.rows())
         store = backend.store()
         error = "EncodeError: lone \ud800, 🙈"
@@ -155,8 +180,17 @@ class TestSettle:
         assert backend.rows() == []
         letter = only(backend.dead_letters())
         assert letter["failure_reason"].startswith("EncodeError: lone ")
-        content = ("task_id", "task_name", "args", "kwargs", "options", "retries", "created_at",
-                   "schema_version", "structlog_context")
+        content = (
+            "task_id",
+            "task_name",
+            "args",
+            "kwargs",
+            "options",
+            "retries",
+            "created_at",
+            "schema_version",
+            "structlog_context",
+        )
         assert [letter[name] for name in content] == [before[name] for name in content]
         assert bytes(letter["payload"]) == b"\x80"
 

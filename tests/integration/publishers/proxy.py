@@ -1,11 +1,11 @@
 """A TCP proxy that misbehaves on command: it stalls like a dead network, or cuts like a crash.
 
-    with Proxy("127.0.0.1", 5672) as proxy:
-        connect_to(proxy.port)
-        proxy.stall()        # accepts and keeps connections, forwards nothing
-        proxy.resume()
-        proxy.cut()          # resets every connection; new ones are served
-        proxy.cut_after(n)   # forwards n more bytes towards the server, then cuts
+with Proxy("127.0.0.1", 5672) as proxy:
+    connect_to(proxy.port)
+    proxy.stall()        # accepts and keeps connections, forwards nothing
+    proxy.resume()
+    proxy.cut()          # resets every connection; new ones are served
+    proxy.cut_after(n)   # forwards n more bytes towards the server, then cuts
 """
 
 from __future__ import annotations

@@ -265,9 +265,7 @@ def test_queues_are_declared_once_per_connection(
         Queue, "declare", lambda self, **kw: declared.append(self.name) or declare(self, **kw)
     )
     name = broker.name()
-    batches = [
-        [task_message(name, declare=(Queue(name),)) for _ in range(50)] for _ in range(3)
-    ]
+    batches = [[task_message(name, declare=(Queue(name),)) for _ in range(50)] for _ in range(3)]
     for batch in batches:
         assert broker.publish(batch) == [None] * 50
     assert declared == [name]

@@ -65,9 +65,7 @@ def test_it_stops_when_time_is_up(app: Celery, queue: Queue) -> None:
     assert len(arrived(app, queue)) == 1
 
 
-def test_the_next_batch_gets_a_connection_after_an_abandoned_one(
-    app: Celery, queue: Queue
-) -> None:
+def test_the_next_batch_gets_a_connection_after_an_abandoned_one(app: Celery, queue: Queue) -> None:
     app.conf.broker_pool_limit = 1
     publisher = publisher_for(app)
     for _ in range(3):

@@ -52,9 +52,7 @@ def ids(messages: list[Message]) -> list[str]:
     return [message.headers["id"] for message in messages]
 
 
-def test_a_batch_arrives_once_and_in_order(
-    broker: RedisBroker, redis_client: redis.Redis
-) -> None:
+def test_a_batch_arrives_once_and_in_order(broker: RedisBroker, redis_client: redis.Redis) -> None:
     messages = [task_message("q") for _ in range(500)]
     assert broker.publish(messages) == [None] * 500
     assert [each["headers"]["id"] for each in entries(redis_client)] == ids(messages)
@@ -176,9 +174,7 @@ def test_a_failed_pipeline_of_kombu_is_uncertain_for_all_of_it(
     assert {classify(error) for error in errors[1:] if error} == {Verdict.TRANSIENT}
 
 
-def test_large_batches_are_flushed_in_parts(
-    broker: RedisBroker, redis_client: redis.Redis
-) -> None:
+def test_large_batches_are_flushed_in_parts(broker: RedisBroker, redis_client: redis.Redis) -> None:
     messages = [task_message("q", body=b"x" * 1_000_000) for _ in range(12)]
     assert broker.publish(messages) == [None] * 12
     assert redis_client.llen("q") == 12
