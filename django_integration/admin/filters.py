@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from django.contrib import admin
 from django.contrib.admin.views.main import PAGE_VAR, SEARCH_VAR
 
+from celery_outbox_steps.envelope import ascii_text
 from django_integration.admin import states
 from django_integration.admin.paging import within_window
 
@@ -43,7 +44,7 @@ class StateFilter(admin.SimpleListFilter):
         state = states.chosen(self.value())
         if request.GET.get(SEARCH_VAR):  # a task id finds its few rows by itself
             return state.rows(queryset)
-        return state.apply(queryset, request.GET.get(TASK_NAME, "").strip())
+        return state.apply(queryset, _as_stored(request.GET.get(TASK_NAME)))
 
 
 class TaskNameFilter(admin.SimpleListFilter):
@@ -60,7 +61,7 @@ class TaskNameFilter(admin.SimpleListFilter):
         return [(name, name) for name in sorted(names)] or [("", "")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        name = (self.value() or "").strip()
+        name = _as_stored(self.value())
         return queryset.filter(task_name=name) if name else queryset
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
@@ -82,3 +83,8 @@ class DeadTaskNameFilter(TaskNameFilter):
             return matching
         newest = queryset.order_by(*states.NEWEST_FIRST).values("id", "task_name")
         return within_window(newest, matching)
+
+
+def _as_stored(name: str | None) -> str:
+    """The column holds ASCII, so that a name with a NUL in it is no error here either."""
+    return ascii_text(name or "").strip()
