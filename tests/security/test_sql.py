@@ -1,0 +1,170 @@
+"""SQL with parameters only: read in the source, and tried with names that would do harm."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_outbox_steps.messages import Dead, Published, Retry
+from celery_outbox_steps.store import DeadLetters
+from tests.services import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.security.conftest import Bench
+
+PACKAGES = ("celery_outbox_steps", "django_integration")
+SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|VALUES|ORDER BY|LIMIT|ALTER)\b")
+# What SQL text may be joined from. Each of these is built in the module that uses it, from column
+# names, placeholders and a dialect's own words. A new name here needs a look at its origin.
+OURS = re.compile(
+    r"""
+    [A-Z_]+                                    # constants: tables, channels, columns
+    | (self|dialect|self\._dialect)\.[a-z_]+   # a dialect's words
+    | '.*'\.join\(.*\)                         # placeholders and column names
+    | _(pending|old|waits)\(.*\)               # a subselect of the same module
+    | (columns|values|which|where|order|table|changes|sql|due|now|newest|window|still|condition
+      |lease_rows|insert_rows|record|waited|name|index|position|hint|limit|rows|text)
+    """,
+    re.VERBOSE,
+)
+HOSTILE = [
+    "x'; DROP TABLE celery_outbox; --",
+    'x"; DROP TABLE celery_outbox; --',
+    "%s %d %(name)s %% %",
+    "back\\slash\\' OR 1=1 /*",
+    "{0} {name} ${HOME} $$; $1",
+    "名前 ünï 🐍",
+    "nul\x00 and surrogate\ud800",
+    "<script>alert(1)</script>",
+    "x" * 5000,
+]
+
+
+def test_every_joined_statement_is_joined_from_names_of_ours() -> None:
+    strangers = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {{{text}}}"
+        for path in _modules()
+        for node in _statements(ast.parse(path.read_text()))
+        for text in _insertions(node)
+        if not OURS.fullmatch(text)
+    ]
+    assert strangers == []
+
+
+def test_no_statement_is_made_with_percent_or_format() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in _modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if _formats_sql(node)
+    ]
+    assert found == []
+
+
+def test_the_rule_would_notice() -> None:
+    bad = 'cursor.execute(f"SELECT * FROM celery_outbox WHERE task_name = {task_name!r}")'
+    (statement,) = _statements(ast.parse(bad))
+    assert not OURS.fullmatch(next(_insertions(statement)))
+    worse = 'cursor.execute("SELECT * FROM celery_outbox WHERE id = %s" % number)'
+    assert any(_formats_sql(node) for node in ast.walk(ast.parse(worse)))
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_and_ids_all_the_way(
+    any_database: str, bench_on: Callable[[], Bench], name: str
+) -> None:
+    bench = bench_on()
+    safe = bench.call()
+    bench.call(name, task_id=f"{name[:200]}-1")
+    me = name.replace("\x00", "").replace("\ud800", "")[:100]
+    first, second = sorted(bench.store.claim(10, 60, me), key=lambda row: row.id)
+    assert first.task_id == safe
+    seen = second.task_name
+    assert bench.store.renew([first.id, second.id], 60, me) == 2
+    assert bench.store.settle([Published(first), Retry(second, name, 0.0)], me) == 0
+    (again,) = bench.store.claim(10, 60, me)
+    assert bench.store.release([again.id], me) == 1
+    (again,) = bench.store.claim(10, 60, me)
+    assert bench.store.settle([Dead(again, name)], me) == 0
+    _bury_and_replay(bench, seen)
+
+
+def _bury_and_replay(bench: Bench, name: str) -> None:
+    store, which = bench.store, DeadLetters(task_name=name)
+    assert bench.rows() == set()
+    assert store.count_dead_letters(which) == 1
+    assert store.count_dead_letters(DeadLetters(task_name=name + "x")) == 0
+    assert store.replay(which) == 1
+    assert bench.tick().published == 1
+    assert len(bench.arrived()) == 1
+    assert store.stats().dead_letters == 0
+    assert store.purge_dead_letters(which) == 0
+
+
+@pytest.mark.parametrize("vendor", ["postgresql", "mysql"])
+def test_hostile_searches_in_the_admin(
+    vendor: str, require_service: Callable[[str], object]
+) -> None:
+    require_service(vendor)
+    cases = Path(__file__).parent / "cases" / "admin_search.py"
+    environment = {**os.environ, "OUTBOX_ADMIN_DB": vendor}
+    environment.pop("OUTBOX_TEST_REPORT", None)
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+        "--ds=tests.integration.admin.settings", str(cases),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+# -- reading the source ---------------------------------------------------------------------------
+
+
+def _modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def _statements(tree: ast.AST) -> list[ast.JoinedStr]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr) and SQL.search(_literal(node))
+    ]
+
+
+def _literal(node: ast.JoinedStr) -> str:
+    return "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
+
+
+def _insertions(node: ast.JoinedStr) -> Iterator[str]:
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            yield ast.unparse(part.value) + ("" if part.conversion == -1 else "!")
+
+
+def _formats_sql(node: ast.AST) -> bool:
+    """`"SELECT …" % x`, `"SELECT …".format(x)` and `"SELECT …" + x`, but not + of two literals."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.Add)):
+        return _is_sql(node.left) and not isinstance(node.right, (ast.Constant, ast.JoinedStr))
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "format"
+        and _is_sql(node.func.value)
+    )
+
+
+def _is_sql(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and bool(SQL.search(str(node.value)))
