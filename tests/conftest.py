@@ -29,6 +29,9 @@ SUITES = {
     "contract": "the Store contract on every store",
     "integration": "Django with a real database and a real broker",
     "acceptance": "real worker processes, killed and starved",
+    "canvas": "every kind of canvas, the same as with plain Celery",
+    "security": "what a hostile row can't do",
+    "chaos": "faults from a seed, and two ledgers to compare",
 }
 SERVICE_MARKS = ("postgresql", "mysql", "rabbitmq", "redis")
 _counts: dict[str, Counter[str]] = defaultdict(Counter)
