@@ -15,7 +15,7 @@ export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
 .PHONY: help test unit lint format bench bench-quick services status services-down venv clean
-.PHONY: demo demo-web docs package matrix
+.PHONY: chaos demo demo-web docs package matrix
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort \
@@ -61,6 +61,10 @@ bench: $(STAMP) ## Measure everything, half an hour on an idle machine: docs/ben
 
 bench-quick: $(STAMP) ## See that the benchmarks work, under 3 minutes: build/benchmarks
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
+
+chaos: $(STAMP) ## Faults under load: kills, outages, restarts (MINUTES=10 SEED= REPORT=build/chaos)
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) \
+		$(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 services: ## Find or start the test services and print their variables (NAMES= for some)
 	@$(PYTHON) -m tests.services up $(NAMES)
