@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from celery_outbox_steps.config import RelayConfig, read
-from celery_outbox_steps.errors import OutboxError
+from celery_outbox_steps.errors import OutboxError, StoreError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.relay import Relay, new_relay_id
@@ -159,5 +159,8 @@ def _sum_of(app: Any, count: Callable[[Store], int]) -> int:
 def _closing(store: Store) -> Iterator[None]:
     try:
         yield
+    except StoreError:
+        store.check()  # where the tables are missing, it says what to run
+        raise
     finally:
         store.close()
