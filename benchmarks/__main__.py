@@ -18,7 +18,7 @@ from benchmarks.processes import ROOT, ContenderError
 if TYPE_CHECKING:
     from benchmarks.plan import Plan
 
-SECTIONS = ("enqueue", "relay", "latency", "growth", "cost")
+SECTIONS = ("enqueue", "relay", "latency", "growth", "cost", "profile")
 
 
 def main() -> int:
