@@ -10,8 +10,10 @@ import re
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
 
 from tests import helpers
 from tests.chaos.faults import Injector
@@ -46,14 +48,10 @@ class Outcome:
     vitals: list[Vitals] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     """Log events of all workers."""
-    flavours: Counter[str] = field(default_factory=Counter)
     slowest_stop: float = 0.0
     workers: int = 0
     refusals: int = 0
     broken: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Run:
@@ -132,7 +130,7 @@ class Run:
 
         try:
             helpers.wait_for(settled, 15, pause=0.2)
-        except helpers.pytest.fail.Exception:
+        except pytest.fail.Exception:
             outcome.broken.append(f"{expected} sessions expected: {world.sql(SESSIONS)}")
         outcome.vitals.append(world.witness.vitals())
         first, last = outcome.vitals[0], outcome.vitals[-1]
@@ -146,7 +144,7 @@ class Run:
     def _no_sessions(self) -> None:
         try:
             helpers.wait_for(lambda: not self.world.sql(SESSIONS), 15, pause=0.2)
-        except helpers.pytest.fail.Exception:
+        except pytest.fail.Exception:
             self.outcome.broken.append(f"sessions left behind: {self.world.sql(SESSIONS)}")
         with self.world.audit.paused():
             left = self.world.rabbitmqctl("-q", "list_connections", "pid").splitlines()[1:]

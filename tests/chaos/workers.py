@@ -236,8 +236,7 @@ class Supervisor:
 def environment(**extra: str) -> dict[str, str]:
     """A clean one, with the project importable."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    path = os.pathsep.join(filter(None, [os.environ.get("CHAOS_PACKAGE"), str(ROOT)]))
-    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "C_FORCE_ROOT": "1", **extra}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "C_FORCE_ROOT": "1", **extra}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -182,7 +182,7 @@ class World:
             " at timestamptz NOT NULL DEFAULT clock_timestamp())"
         )
         subprocess.run(
-            [sys.executable, "-m", "django", "migrate", "celery_outbox", "--verbosity=0"],
+            [sys.executable, "-m", "django", "migrate", "celery_outbox", "-v0", "--skip-checks"],
             cwd=self.path, env=self._environment(self.postgres.port, self.rabbit.port), check=True,
         )  # fmt: skip
 
