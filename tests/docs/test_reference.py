@@ -106,3 +106,12 @@ def test_alerts_and_dashboard_can_be_read() -> None:
     dashboard = json.loads(words(DOCS / "files" / "grafana-dashboard.json"))
     shown = json.dumps(dashboard)
     assert {each for each in prometheus_names() if each not in shown} == set()
+
+
+def test_the_versions_page_is_the_matrix() -> None:
+    noxfile = words(ROOT / "noxfile.py")
+    matrix = re.findall(r'\("(3\.\d+)", "(\d\.\d)", "(\d\.\d)"\)', noxfile)
+    page = words(REFERENCE / "versions.md")
+    rows = re.findall(r"^\| (3\.\d+) \| (\d\.\d) \| (\d\.\d) \|", page, re.MULTILINE)
+    assert matrix
+    assert rows == matrix
