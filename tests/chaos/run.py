@@ -34,6 +34,7 @@ SESSIONS = """
     WHERE datname = current_database() AND pid <> pg_backend_pid()"""
 MEMORY_MB = 30.0
 SPARE_DESCRIPTORS = 4
+LIVENESS_SECONDS = 10.0
 
 
 @dataclass
@@ -117,6 +118,7 @@ class Run:
         outcome.broken += [f"{e.kind.title}: {e.problem}" for e in self.injector.done if e.problem]
         outcome.broken += [f"ended by itself: {w}" for s in world.everybody for w in s.last_words]
         self._look_for_leaks()
+        self._look_for_life()
         self._say(_line(outcome))
         for text in outcome.broken:
             self._say(f"BROKEN {text}")
@@ -141,6 +143,12 @@ class Run:
         if last.rss_mb > first.rss_mb + MEMORY_MB:
             outcome.broken.append(f"memory of the witness: {first.rss_mb} → {last.rss_mb} MB")
 
+    def _look_for_life(self) -> None:
+        """The witness' relay says that it is alive, as a probe would ask."""
+        age = time.time() - (self.world.path / "witness.alive").stat().st_mtime
+        if age > LIVENESS_SECONDS:
+            self.outcome.broken.append(f"the liveness file of the witness is {age:.0f} s old")
+
     def _no_sessions(self) -> None:
         try:
             helpers.wait_for(lambda: not self.world.sql(SESSIONS), 15, pause=0.2)
@@ -157,7 +165,7 @@ class Run:
                 self._read_log(log)
 
     def _read_log(self, log: Path) -> None:
-        events = self.outcome.events
+        events: Counter[str] = Counter()
         for line in log.read_text(errors="replace").splitlines():
             found = re.search(r"(celery_outbox_[a-z_]+): ", line)
             if found is None:
@@ -165,6 +173,9 @@ class Run:
             events[found[1]] += 1
             if found[1] == "celery_outbox_relay_error" and "StoreError" not in line:
                 self.outcome.broken.append(f"{log.name}: {line}")
+        if events["celery_outbox_liveness_failed"] > 1:
+            self.outcome.broken.append(f"{log.name}: a full disk fills the log as well")
+        self.outcome.events += events
 
     def _say(self, text: str) -> None:
         self._print(f"{time.monotonic() - self._began:7.1f} s  {text}")
