@@ -59,7 +59,7 @@ def markdown(outcome: Outcome, versions: dict[str, str]) -> str:
     parts = [
         f"# Chaos run, seed {outcome.seed}",
         f"{datetime.now(timezone.utc):%Y-%m-%d}. {verdict} {sum(outcome.faults.values())} faults in"
-        f" {outcome.rounds} round{'s'[: outcome.rounds > 1]}, {outcome.seconds / 60:.0f} minutes, under load all the time."
+        f" {outcome.seconds / 60:.0f} minutes (rounds: {outcome.rounds}), under load all the time."
         f" {outcome.workers} workers were started; four ran at a time.",
         f"To repeat it: `make chaos MINUTES={minutes} SEED={outcome.seed}`. The faults, their order"
         " and their targets are the same then; what they hit at that moment is not.",
