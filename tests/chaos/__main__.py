@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,12 +21,24 @@ def main(arguments: list[str]) -> int:
     print(f"seed {seed}: starting PostgreSQL, RabbitMQ, Redis and four workers", flush=True)
     with tempfile.TemporaryDirectory(prefix="outbox-chaos-") as folder:
         Path(folder).chmod(0o755)  # the servers run as users of their own
-        with World(Path(folder), seed, rate=options.rate) as world:
-            run = Run(world, seed, lambda text: print(text, flush=True), options.pause)
-            outcome = run.rounds(options.minutes)
-            paths = report.save(outcome, world, options.report)
+        try:
+            with World(Path(folder), seed, rate=options.rate) as world:
+                run = Run(world, seed, lambda text: print(text, flush=True), options.pause)
+                outcome = run.rounds(options.minutes)
+                paths = report.save(outcome, world, options.report)
+            assert not outcome.broken, report.summary(outcome)
+        except BaseException:
+            _keep_logs(Path(folder), options.report / f"seed-{seed}-logs")
+            raise
     print(f"\n{report.summary(outcome)}\nreport: {', '.join(map(str, paths))}")
-    return 1 if outcome.broken else 0
+    return 0
+
+
+def _keep_logs(folder: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for file in (*folder.glob("*.log"), *folder.glob("producer.txt")):
+        shutil.copy(file, target)
+    print(f"logs: {target}", flush=True)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
