@@ -1,9 +1,9 @@
 """The envelope: a captured message as the texts of a row, and the row as a message again.
 
 What goes in comes out: body bytes, content type, every header and property, exchange, routing key
-and the queues to declare. Only what is relative to "now" (a TTL, a native delay) is kept as a point
-in time and computed again when the row is opened. The format has a version; a relay claims only
-versions that it can open. The next step of the path is `celery_outbox_steps.publishers`.
+and the queues to declare. Only what is relative to "now" (a TTL, a native delay) is shortened by
+the time that the row waited. The format has a version; a relay claims only versions that it can
+open. The next step of the path is `celery_outbox_steps.publishers`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import base64
 import json
 import re
 import weakref
-from datetime import datetime, timezone
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -89,9 +89,9 @@ def open_envelope(row: ClaimedMessage, now: datetime) -> Message:
             body = f"[{row.args}, {row.kwargs}, {embed}]".encode()
         message = _message(body, options)
         if "expires" in options:
-            message.properties["expiration"] = _milliseconds_left(options["expires"], now)
+            message.properties["expiration"] = _ttl_left(message, row.waited)
         if "eta" in options:
-            message.routing_key = _delayed_key(message, _seconds_left(options["eta"], now))
+            message.routing_key = _delayed_key(message, row.waited)
         if "event" in options:
             message.event = _event(options["event"], now)
     except EnvelopeError:
@@ -189,19 +189,13 @@ def _is_time(text: Any) -> bool:
         return False
 
 
-def _seconds_left(point: str, now: datetime) -> float:
-    moment = isoparse(point)
-    if moment.tzinfo is None:  # Celery takes a naive time for UTC
-        moment = moment.replace(tzinfo=timezone.utc)
-    return (moment - now).total_seconds()
+def _ttl_left(message: Message, waited: float) -> str:
+    """By the time that the row waited, which the database measured: the clock here may be wrong."""
+    return str(max(0, int(int(message.properties["expiration"]) - waited * 1000)))
 
 
-def _milliseconds_left(expires: str, now: datetime) -> str:
-    return str(int(max(0.0, _seconds_left(expires, now)) * 1000))
-
-
-def _delayed_key(message: Message, seconds: float) -> str:
-    """Celery's delay is a binary number in front of the routing key; count it down to now.
+def _delayed_key(message: Message, waited: float) -> str:
+    """Celery's delay is a binary number in front of the routing key; count it down.
 
     Never longer than what Celery computed, and rounded, so that a delay of whole seconds does not
     lose one to the few milliseconds that the row waited.
@@ -211,7 +205,8 @@ def _delayed_key(message: Message, seconds: float) -> str:
         raise EnvelopeError(f"{message.exchange!r} is not an exchange for native delays")
     width = int(found[1]) + 1
     bits, key = message.routing_key[: 2 * width], message.routing_key[2 * width :]
-    left = min(int(bits.replace(".", ""), 2), max(0, int(seconds + 0.5)))
+    delay = int(bits.replace(".", ""), 2)
+    left = min(delay, max(0, int(delay - waited + 0.5)))
     return ".".join(f"{left:0{width}b}") + f".{key}"
 
 

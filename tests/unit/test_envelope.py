@@ -40,8 +40,8 @@ def row(sealed: Any, **changes: Any) -> ClaimedMessage:
     return ClaimedMessage(**{**fields, **changes})
 
 
-def through(given: Message, now: datetime = NOW, **times: Any) -> Message:
-    return open_envelope(row(seal(given, **times)), now)
+def through(given: Message, now: datetime = NOW, *, waited: float = 0.0, **times: Any) -> Message:
+    return open_envelope(row(seal(given, **times), waited=waited), now)
 
 
 def test_a_plain_body_is_kept_in_its_parts_and_joined_again() -> None:
@@ -103,13 +103,18 @@ def expiring(expires: Any) -> dict[str, Any]:
 def test_the_ttl_is_what_is_left_of_it(waited: float, left: str) -> None:
     given = message(properties={"expiration": "60000"})
     expires = (NOW + timedelta(seconds=60)).isoformat()
-    opened = through(given, NOW + timedelta(seconds=waited), expires=expires)
+    opened = through(given, waited=waited, expires=expires)
     assert opened.properties["expiration"] == left
 
 
-def test_a_naive_time_is_utc() -> None:
+@pytest.mark.parametrize("skew", [-3600, 3600])
+def test_a_wrong_clock_changes_no_ttl_and_no_delay(skew: float) -> None:
+    now = NOW + timedelta(seconds=skew)
     given = message(properties={"expiration": "60000"})
-    assert through(given, expires="2030-01-01T00:00:30").properties["expiration"] == "30000"
+    expires = (NOW + timedelta(seconds=60)).isoformat()
+    assert through(given, now, expires=expires).properties["expiration"] == "60000"
+    eta = (NOW + timedelta(seconds=100)).isoformat()
+    assert through(delayed(100), now, eta=eta).routing_key == delayed(100).routing_key
 
 
 @pytest.mark.parametrize("expires", [None, "", "soon", 17, b"x", ["x"]])
@@ -128,7 +133,7 @@ def delayed(seconds: int) -> Message:
 )
 def test_a_native_delay_is_what_is_left_of_it(waited: float, left: int) -> None:
     eta = (NOW + timedelta(seconds=100)).isoformat()
-    opened = through(delayed(100), NOW + timedelta(seconds=waited), eta=eta)
+    opened = through(delayed(100), waited=waited, eta=eta)
     assert opened.routing_key == delayed(left).routing_key
 
 
