@@ -270,6 +270,25 @@ def read(conf: Mapping[str, Any], name: str) -> Any:
     return setting.parse(conf.get(setting.conf_name, setting.default))
 
 
+def unknown(names: Iterable[Any]) -> list[str]:
+    """Names of a Celery configuration that look like ours and are not, as Django spells them."""
+    spelled = {str(name).upper().removeprefix("CELERY_") for name in names}
+    known = {setting.conf_name.upper() for setting in SETTINGS}
+    return sorted(f"CELERY_{name}" for name in spelled - known if name.startswith("OUTBOX_"))
+
+
+def refuse_unknown(names: Iterable[Any]) -> None:
+    """A misspelled setting would be ignored in silence; better not to start."""
+    for name in unknown(names):
+        raise ConfigurationError(f"{name} is not a setting of the outbox. {meant_by(name)}")
+
+
+def meant_by(name: str) -> str:
+    """What to tell the reader of an unknown name."""
+    known = nearest(name)
+    return f"Did you mean {known}?" if known else "The reference lists all settings."
+
+
 def nearest(name: str) -> str | None:
     """The known setting that an unknown `CELERY_OUTBOX_*` name was probably meant to be."""
     known = [setting.django_name for setting in SETTINGS]

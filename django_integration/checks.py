@@ -17,12 +17,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.imports import symbol_by_name
-from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from celery_outbox_steps.config import SETTINGS, RelayConfig, Setting, nearest
+from celery_outbox_steps.config import SETTINGS, RelayConfig, Setting, meant_by, unknown
 from celery_outbox_steps.errors import ConfigurationError, StoreError
 from celery_outbox_steps.metrics import ALIASES
 from django_integration.conf import celery_app, django_settings
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 TAG = "celery_outbox"
-PREFIX = "CELERY_OUTBOX_"
 PATHS = ("store", "redactor", "metrics")
 
 
@@ -74,13 +72,8 @@ def _is_ours(name: Any) -> bool:
 
 
 def _unknown(values: Iterable[str]) -> Iterator[CheckMessage]:
-    known = {setting.conf_name for setting in SETTINGS}
-    written = {name for name in dir(settings) if name.startswith(PREFIX)}
-    written |= {f"CELERY_{name.upper()}" for name in values if name not in known}
-    for name in sorted(written - {setting.django_name for setting in SETTINGS}):
-        meant = nearest(name)
-        hint = f"Did you mean {meant}?" if meant else "The reference lists all settings."
-        yield Error(f"{name} is not a setting.", hint=hint, id="celery_outbox.E002")
+    for name in unknown(values):
+        yield Error(f"{name} is not a setting.", hint=meant_by(name), id="celery_outbox.E002")
 
 
 def _bad_values(values: dict[str, Any]) -> Iterator[CheckMessage]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_outbox_steps.config import SETTINGS
 from celery_outbox_steps.errors import ConfigurationError
 
 
@@ -18,10 +17,11 @@ def django_settings() -> dict[str, Any]:
     from django.core.exceptions import ImproperlyConfigured
 
     try:
+        # Unknown names come along, so that a worker can refuse a misspelled one.
         found = {
-            setting.conf_name: getattr(settings, setting.django_name)
-            for setting in SETTINGS
-            if hasattr(settings, setting.django_name)
+            name.removeprefix("CELERY_").lower(): getattr(settings, name)
+            for name in dir(settings)
+            if name.startswith("CELERY_OUTBOX_")
         }
         if getattr(settings, "MONITORING_METRICS_ENABLED", False):
             found.setdefault("outbox_metrics", "datadog")

@@ -35,6 +35,11 @@ def test_flags_that_can_not_work(flags: list[str], words: list[str], stage: Stag
     assert all(word in error for word in words), error
 
 
+def test_a_misspelled_setting(stage_with: Callable[..., Stage]) -> None:
+    error = one_error(stage_with(CELERY_OUTBOX_BATCHSIZE=10).refused())
+    assert "Did you mean CELERY_OUTBOX_BATCH_SIZE?" in error
+
+
 def test_app_without_the_step(stage: Stage) -> None:
     output = stage.refused(app="tests.acceptance.project.no_step")
     assert "--outbox-relay needs the relay's bootstep" in one_error(output)
