@@ -67,10 +67,10 @@ class Run:
         self._print = say
         self._began = time.monotonic()
 
-    def rounds(self, minutes: float) -> Outcome:
-        """Whole rounds, until the time is over."""
-        end = self._began + minutes * 60
-        while not self.outcome.broken and time.monotonic() < end:
+    def rounds(self, minutes: float, at_least: int = 1) -> Outcome:
+        """Whole rounds, until the time is over; the first broken promise ends it."""
+        end, outcome = self._began + minutes * 60, self.outcome
+        while not outcome.broken and (time.monotonic() < end or outcome.rounds < at_least):
             self.round(self.plan.round())
         return self.finish()
 

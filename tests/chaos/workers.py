@@ -47,6 +47,16 @@ WITNESS_FLAGS = [
 LIBRARIES = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1")
 
 
+def skewed(offset: str) -> dict[str, str]:
+    """What to add to the environment of a process for another wall clock; nothing else shifts."""
+    return {
+        "LD_PRELOAD": clock_shifter() or "",
+        "FAKETIME": offset,
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "PYTHONPATH": f"{Path(__file__).parent / 'skewed'}{os.pathsep}{ROOT}",
+    }
+
+
 def clock_shifter() -> str | None:
     """The library that gives a process another wall clock, where it is installed."""
     found = [str(path) for name in LIBRARIES for path in Path("/").glob(name.lstrip("/"))]
@@ -204,12 +214,7 @@ class Slot:
         skew = SKEW.get(self.flavour)
         if skew is None:
             return dict(self.environment)
-        return {
-            **self.environment,
-            "LD_PRELOAD": clock_shifter() or "",
-            "FAKETIME": skew,
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
+        return {**self.environment, **skewed(skew)}
 
 
 class Supervisor:
