@@ -100,6 +100,3 @@ class Plan:
         self._random.shuffle(deck)
         for kind in deck:
             yield Step(kind, self._pause * draw(), draw(), draw())
-
-    def choose(self, options: list[str]) -> str:
-        return self._random.choice(options)
