@@ -170,6 +170,7 @@ class RelayService:
     def _tick(self) -> None:
         self._sample()  # also while the broker is away: that is when the depth matters
         if not self._may_relay():
+            self._settle()  # what is in hand was published while it still might
             self._rest(self._config.idle_time)
             return
         result = self._move()
@@ -180,13 +181,16 @@ class RelayService:
         self._in_pieces(self.store.wait, pause)
 
     def _move(self) -> BatchResult:
+        return self._between_forks(self._relay.run_once)
+
+    def _settle(self) -> BatchResult:
+        return self._between_forks(self._relay.settle)
+
+    def _between_forks(self, work: Callable[[], BatchResult]) -> BatchResult:
         with forks.gate:
-            result = self._relay.run_once()
+            result = work()
         self.journal.batch(result)
         return result
-
-    def _settle(self) -> None:
-        self.journal.batch(self._relay.settle())
 
     def _may_relay(self) -> bool:
         return self._broker_up.is_set() and self._pause_reason is None

@@ -236,6 +236,19 @@ class TestErrors:
         failures = [each for each in caplog.records if each.event == "celery_outbox_relay_error"]
         assert "trying again in 0.5 s" in failures[0].getMessage()
 
+    def test_what_was_published_is_settled_even_if_the_broker_is_gone_by_then(
+        self, bench: Bench
+    ) -> None:
+        """Left until the broker is back, its lease would run out and others publish it again."""
+        bench.store.settle_error = StoreError("away")
+        bench.add()
+        bench.started().wait_until_published(1)
+        bench.service.close_gate()
+        bench.service.pause("maintenance")
+        bench.store.settle_error = None
+        wait_for(lambda: bench.store.rows == {})
+        assert bench.counters["published"] == 1
+
     def test_the_last_error_of_a_message_is_shown(self, bench: Bench) -> None:
         bench.publisher.down = ConnectionRefusedError("nobody listens")
         bench.add()
