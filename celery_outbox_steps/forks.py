@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class ForkGate:
     """`with gate:` around a unit of work. A fork waits for its end, but not for ever.
 
-    Fair: while a fork waits, no new unit starts, even if the relay works back to back. One thread
-    works, any thread may fork.
+    Fair: while a fork waits, no new unit starts, even if a relay works back to back. Several
+    threads may work at once, and any thread may fork.
     """
 
     def __init__(self, patience: float = 1.0) -> None:
@@ -35,9 +35,9 @@ class ForkGate:
         )
 
     def _reset(self) -> None:
-        # In a child the working thread does not exist, nor does anybody who could notify.
+        # In a child the working threads do not exist, nor does anybody who could notify.
         self._changed = threading.Condition(threading.Lock())
-        self._worker: int | None = None
+        self._working: set[int] = set()
         self._forks = 0
 
     def __enter__(self) -> None:
@@ -46,7 +46,7 @@ class ForkGate:
                 # Bounded, so that a fork that never returns can't stop the relay for good.
                 if not self._changed.wait(self.patience * 2):
                     break
-            self._worker = threading.get_ident()
+            self._working.add(threading.get_ident())
 
     def __exit__(
         self,
@@ -55,14 +55,14 @@ class ForkGate:
         trace: TracebackType | None,
     ) -> None:
         with self._changed:
-            self._worker = None
+            self._working.discard(threading.get_ident())
             self._changed.notify_all()
 
     def _before_fork(self) -> None:
         end = monotonic() + self.patience
         with self._changed:
             self._forks += 1
-            while self._worker not in {None, threading.get_ident()}:
+            while self._working - {threading.get_ident()}:
                 if not self._changed.wait(max(0.0, end - monotonic())):
                     break
 

@@ -87,6 +87,33 @@ def test_a_relay_that_works_back_to_back_lets_forks_through() -> None:
     assert units > 10
 
 
+def test_a_fork_waits_for_all_relays_of_a_worker() -> None:
+    """One per database: that one is done says nothing of the others."""
+    entered, may_leave = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow() -> None:
+        with gate:
+            entered.set()
+            may_leave.wait(5)
+            order.append("unit")
+
+    def quick() -> None:
+        with gate:
+            pass
+
+    relays = [threading.Thread(target=slow), threading.Thread(target=quick)]
+    relays[0].start()
+    entered.wait(5)
+    relays[1].start()
+    relays[1].join(5)
+    threading.Timer(0.2, may_leave.set).start()
+    fork_and_exit()
+    order.append("fork")
+    relays[0].join(5)
+    assert order == ["unit", "fork"]
+
+
 def test_the_relay_itself_may_fork() -> None:
     start = time.monotonic()
     with gate:
