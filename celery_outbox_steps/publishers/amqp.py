@@ -81,6 +81,7 @@ class AmqpPublisher:
         wire = producer.connection.connection
         pipeline = Pipeline(wire, self._known_of(wire), deadline)
         try:
+            pipeline.await_unblocked()  # nothing else would be answered, not even a new channel
             self._run(pipeline, producer, deliveries)
             self._run(pipeline, producer, _events_of(deliveries))
         except Blocked as blocked:

@@ -79,6 +79,12 @@ class Pipeline:
         for each in risky:
             self._alone(each)
 
+    def await_unblocked(self) -> None:
+        """Raise `Blocked` if the broker does not take messages again in time."""
+        while self.known.blocked:
+            if self.deadline.passed() or not self._drain(self.deadline.left()):
+                self._refuse_if_blocked()
+
     def abandon(self) -> None:
         """Forget what is on its way: its late confirms must not be taken for others'."""
         for channel in self.known.channels.values():
@@ -182,7 +188,7 @@ class Pipeline:
         data = b"".join(self._chunk)
         self._chunk, self._size = [], 0
         if data:
-            self._await_unblocked()
+            self.await_unblocked()
             self.wire.transport.write(data)
             self.wire.bytes_sent += 1
         while self._drain(timeout=0):
@@ -193,11 +199,6 @@ class Pipeline:
             if self.deadline.passed() or not self._drain(self.deadline.left()):
                 self._refuse_if_blocked()
                 raise ConfirmTimeout("the broker did not confirm in time (send_timeout)")
-
-    def _await_unblocked(self) -> None:
-        while self.known.blocked:
-            if self.deadline.passed() or not self._drain(self.deadline.left()):
-                self._refuse_if_blocked()
 
     def _refuse_if_blocked(self) -> None:
         if self.known.blocked:

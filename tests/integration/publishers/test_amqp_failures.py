@@ -145,7 +145,7 @@ def test_a_memory_alarm_is_an_outage_and_ends(
             errors = private_broker.publish(messages, timeout=1)
             assert stopwatch() - start < 3
             assert_outage(errors)
-        assert {type(error) for error in errors} == {Blocked}
+            assert {type(error) for error in errors} == {Blocked}
     finally:
         private_rabbit.ctl("set_vm_memory_high_watermark", "0.4")
     assert private_broker.publish(messages, timeout=20) == [None] * 300
