@@ -182,7 +182,8 @@ class Pipeline:
     def _close_a_channel(self) -> None:
         self._flush()
         self._await_confirms()
-        next(iter(self.known.channels.values())).close()
+        _, channel = self.known.channels.popitem()
+        channel.close()
 
     def _flush(self) -> None:
         data = b"".join(self._chunk)
