@@ -107,6 +107,9 @@ class Enqueuer:
     def database(self, task_name: str, using: str | None) -> BaseDatabaseWrapper:
         """The connection that a call's row belongs to. Refuses what could not be stored there."""
         connection = connections[using or write_alias()]
+        if self.in_beat and not connection.in_atomic_block:
+            # As Django does between requests, and Celery between tasks: here nobody else would.
+            connection.close_if_unusable_or_obsolete()
         try:
             connection.ensure_connection()
         except SynchronousOnlyOperation as exc:

@@ -16,7 +16,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery, Task, beat, shared_task
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
@@ -233,6 +233,19 @@ def test_beat_stores_and_is_not_warned(
     scheduler.close()
     assert sorted(names()) == ["beat.unknown", "enqueue.add"]
     assert "celery_outbox_not_in_transaction" not in caplog.text
+
+
+def test_beat_goes_on_after_the_database_was_restarted(make_app: Callable[..., Any]) -> None:
+    """No request ends in beat, so nobody else would ever replace its connection."""
+    from celery import signals
+
+    app = make_app()
+    signals.beat_init.send(sender=None)
+    app.send_task("beat.before")
+    with connection.cursor() as cursor, pytest.raises(OperationalError):
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    app.send_task("beat.after")
+    assert names() == ["beat.before", "beat.after"]
 
 
 def test_many_threads_store_every_call_once(app: Any, add: Any) -> None:
