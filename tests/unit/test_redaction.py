@@ -38,6 +38,34 @@ def test_signatures_inside_of_what_it_says_are_redacted_too() -> None:
     assert "*innermost*" in shown
 
 
+def only_inner(task_name: str, args: Any, kwargs: Any) -> Any:
+    return stars(task_name, args, kwargs) if task_name == "inner" else (args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "items"),
+    [("celery.map", ["secret"]), ("celery.map", [["secret"]]), ("celery.starmap", [["secret"]]),
+     ("celery.chunks", [["secret"]])],
+)  # fmt: skip
+def test_the_many_calls_of_a_map_are_redacted_under_the_name_of_its_task(
+    mapping: str, items: list[Any]
+) -> None:
+    kwargs = {"task": signature("inner"), "it": items}
+    _, shown = redact(only_inner, mapping, lambda: ([], kwargs))
+    assert json.loads(shown)["it"] == [["*inner*"]]
+    inside = {"task": mapping, "args": [], "kwargs": kwargs}
+    shown, _ = redact(only_inner, "outer", lambda: ([inside], {}))
+    assert "secret" not in shown
+
+
+def test_a_map_that_the_redactor_has_emptied_stays_so() -> None:
+    def hide(task_name: str, args: Any, kwargs: Any) -> Any:
+        return "[hidden]", "[hidden]"
+
+    kwargs = {"task": signature("inner"), "it": ["secret"]}
+    assert redact(hide, "celery.map", lambda: ([], kwargs)) == ('"[hidden]"', '"[hidden]"')
+
+
 def broken() -> Any:
     raise RecursionError
 
