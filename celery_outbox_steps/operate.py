@@ -55,8 +55,16 @@ def drain(app: Any, progress: Progress = nobody) -> BatchResult:
 
 
 def replay(app: Any, which: DeadLetters, progress: Progress = nobody) -> int:
-    """Move dead letters back into the outbox."""
-    return _in_chunks(app, lambda store: store.replay(which, CHUNK), progress)
+    """Move dead letters back into the outbox. What dies again meanwhile stays where it is."""
+    total = 0
+    for store in load_stores(app):
+        with _closing(store):
+            left = store.count_dead_letters(which)
+            while left > 0 and (done := store.replay(which, min(CHUNK, left))):
+                left -= done
+                total += done
+                progress(done)
+    return total
 
 
 @dataclass(frozen=True, slots=True)

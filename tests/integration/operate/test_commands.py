@@ -15,7 +15,9 @@ from django.db import connection
 
 from celery_outbox_steps.cli import outbox
 from celery_outbox_steps.errors import OutboxError
-from celery_outbox_steps.operate import drain
+from celery_outbox_steps.messages import Dead
+from celery_outbox_steps.operate import drain, replay
+from celery_outbox_steps.store import DeadLetters
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 from django_integration.tasks import purge
 
@@ -132,6 +134,19 @@ class TestReplay:
         manage("celery_outbox_replay_dead_letter", "--until", hour_ago.isoformat())
         assert CeleryOutbox.objects.get().task_name == "operate.old"
         assert "1 replayed" in celery(app, "replay", "--since", f"{hour_ago:%Y-%m-%dT%H:%M}").output
+
+    def test_what_dies_again_meanwhile_is_left_alone(self, app, bury, store):
+        bury(3)
+        rounds = []
+
+        def die_again(replayed):
+            rounds.append(replayed)
+            assert len(rounds) == 1, "it would go on for ever"
+            dead = store.claim(replayed, 60, "relay")
+            store.settle([Dead(row, "NotFound: still no exchange") for row in dead], "relay")
+
+        assert replay(app, DeadLetters(), die_again) == 3
+        assert CeleryOutboxDeadLetter.objects.count() == 3
 
     def test_a_dry_run_changes_nothing(self, app, bury):
         bury(2)
