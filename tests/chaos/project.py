@@ -7,8 +7,10 @@ during COMMIT and nobody can know.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 from typing import Any
 
 import redis
@@ -39,8 +41,10 @@ CELERY_TASK_IGNORE_RESULT = True
 # Celery's own promise: a task that died with its worker is delivered again.
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
-CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 globals().update(json.loads(os.environ.get("CHAOS_SETTINGS", "{}")))
+
+# A worker that is asked with SIGUSR2 writes to its log what it is doing, and so do its children.
+faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 # -- the app --------------------------------------------------------------------------------------
 

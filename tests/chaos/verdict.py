@@ -72,6 +72,8 @@ def wait_until_quiet(world: World, timeout: float = 120) -> None:
         return not _rows(world) and not world.messages() and last == before and not _to_run(world)
 
     def why() -> str:
+        for slot in world.everybody:
+            slot.ask_what_it_does()
         rows = world.sql("SELECT count(*), count(claimed_by), max(retries) FROM celery_outbox")
         return (
             f"it does not get quiet: rows {rows}, {world.messages()} messages,"

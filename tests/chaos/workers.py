@@ -193,6 +193,12 @@ class Slot:
         rss = process.memory_info().rss / 2**20
         return Vitals(round(rss, 1), process.num_threads(), process.num_fds())
 
+    def ask_what_it_does(self) -> None:
+        """The stacks of its processes, into its log."""
+        for pid in _group(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR2)
+
     def logs(self) -> list[Path]:
         return sorted(self.path.glob(f"{self.name}-*.log"))
 
