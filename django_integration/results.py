@@ -55,9 +55,17 @@ def _subscribe_late(consumer: Any) -> None:
             cancel(task_id)
 
     def on_wait_for_pending(*args: Any, **kwargs: Any) -> Any:
-        while wanted:
-            subscribe(wanted.popitem()[0])
+        for task_id in tuple(wanted):
+            if wanted.pop(task_id, cancel) is not cancel:  # another thread may have been faster
+                subscribe_or_keep(task_id)
         return on_wait(*args, **kwargs)
+
+    def subscribe_or_keep(task_id: str) -> None:
+        try:
+            subscribe(task_id)
+        except BaseException:
+            wanted[task_id] = None
+            raise
 
     consumer.consume_from, consumer.cancel_for = consume_from, cancel_for
     consumer.on_wait_for_pending = on_wait_for_pending
