@@ -149,9 +149,9 @@ class Journal:
             self._meter.gauge("oldest_pending_age_seconds", oldest, self._tags)
 
     def rate(self) -> float:
-        """Messages published per second over the last minute."""
-        self._forget_old()
-        return sum(count for _, count in self._published) / RATE_WINDOW
+        """Messages published per second over the last minute. Callable from any thread."""
+        oldest = monotonic() - RATE_WINDOW
+        return sum(count for at, count in tuple(self._published) if at >= oldest) / RATE_WINDOW
 
     def _count(self, result: BatchResult) -> None:
         self.counters.update(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from kombu.utils.json import dumps
 from celery_outbox_steps import bell
 from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.events import Journal
+from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.service import RelayService
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 from django_integration.store.listen import Bell
@@ -151,6 +154,30 @@ def test_pause_and_resume(bench: Bench) -> None:
     bench.service.resume()
     bench.wait_until_published(1)
     assert bench.service.info()["pause_reason"] is None
+
+
+def test_remote_control_may_ask_while_the_relay_works() -> None:
+    journal = Journal("default", "me")
+    batch = BatchResult(claimed=1, published=1)
+    for _ in range(2000):
+        journal.batch(batch)
+    stop = threading.Event()
+
+    def relay() -> None:
+        while not stop.is_set():
+            journal.batch(batch)
+
+    worker = threading.Thread(target=relay)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        worker.start()
+        for _ in range(300):
+            assert journal.rate() >= 0
+    finally:
+        stop.set()
+        worker.join(5)
+        sys.setswitchinterval(before)
 
 
 class TestStop:
