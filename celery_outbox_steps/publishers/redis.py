@@ -88,6 +88,7 @@ class _Batch:
         pushes.flush(self.fates)
         self._through_kombu(producer, others)
         self._send_events(producer)
+        self._leave_if_away()
 
     def _push(self, pushes: _Pushes, index: int, message: Message, producer: Any) -> bool:
         """Have it pushed, or its failure noted. False if it has to take kombu's way."""
@@ -123,6 +124,12 @@ class _Batch:
         if classify(error, producer.connection.connection_errors) is Verdict.OUTAGE:
             raise error
         self.fates[index] = error
+
+    def _leave_if_away(self) -> None:
+        """A server that answers and takes nothing may be a replica now: connect anew next time."""
+        for error in self.fates.values():
+            if error is not None and classify(error) is Verdict.OUTAGE:
+                raise error
 
     def _send_events(self, producer: Any) -> None:
         sent = [index for index, error in self.fates.items() if error is None]

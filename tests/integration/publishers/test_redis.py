@@ -6,19 +6,21 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from celery import Celery
 from kombu import Connection, Exchange, Producer, Queue, pools
 
 from celery_outbox_steps.classify import Verdict, classify
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.publishers.redis import RedisPublisher
+from tests import helpers
 from tests.integration.publishers.conftest import REDIS_DB, task_message
 from tests.integration.publishers.proxy import Proxy
+from tests.services import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import redis
+    from pathlib import Path
 
     from celery_outbox_steps.messages import Message
     from tests.services import Service
@@ -268,6 +270,26 @@ def test_a_connection_cut_in_mid_batch(
     assert redis_client.llen("q") == 1, "an LPUSH that was cut off pushes nothing"
     assert proxied.publish(messages) == [None] * 500
     assert redis_client.llen("q") == 501
+
+
+def test_a_server_that_became_a_replica_is_left(tmp_path: Path) -> None:
+    """The name may lead to the new master by now; only a new connection finds out."""
+    if not private.possible("redis"):
+        helpers.require_program("redis-server")
+    service = private.start("redis", home=tmp_path)
+    try:
+        broker = RedisBroker(service.url)
+        assert broker.publish([task_message("q")]) == [None]
+        with redis.Redis.from_url(service.url) as client:
+            client.replicaof("127.0.0.1", "1")
+            (error,) = broker.publish([task_message("q")])
+            assert classify(error) is Verdict.OUTAGE
+            assert [each["cmd"] for each in client.client_list()] == ["client|list"]
+            client.replicaof("NO", "ONE")
+        assert broker.publish([task_message("q")]) == [None]
+    finally:
+        pools.reset()
+        private.stop(service)
 
 
 def test_what_we_use_inside_kombu_is_still_there() -> None:
