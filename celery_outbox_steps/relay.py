@@ -127,6 +127,8 @@ class Relay:
             return
         # In hand from now on: if anything below raises, the next tick gives them back.
         batch = self._batch = _Batch(rows, full=len(rows) == self._config.batch_size)
+        if monotonic() - start >= self._config.stale_timeout:
+            return  # it waited for a lock, and the lease may be over: others may hold the rows
         self._jitter = random.random()  # noqa: S311
         with tracing.around(rows):
             batch.outcomes, batch.unsent = self._publish(rows)

@@ -288,3 +288,16 @@ def test_close_lets_go_of_the_broker() -> None:
     bench = Bench()
     bench.relay.close()
     assert bench.publisher.closed
+
+
+def test_rows_whose_lease_ran_out_during_the_claim_are_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The claim waited for a lock on the table, and the lease began before that."""
+    bench = Bench(stale_timeout=300, send_timeout=10)
+    bench.add(2)
+    passed = iter([0.0, 301.0, 301.0, 400.0, 400.1])
+    monkeypatch.setattr("celery_outbox_steps.relay.monotonic", lambda: next(passed, 400.2))
+    result = bench.relay.run_once()
+    assert (result.claimed, result.released, bench.publisher.published) == (2, 2, [])
+    assert bench.relay.run_once().published == 2
