@@ -56,10 +56,10 @@ package: $(TOOLS)/.installed ## Build wheel and sdist, check them, run the fast 
 matrix: $(TOOLS)/.installed ## The fast tests on all supported versions of Python, Django, Celery
 	@$(TOOLS)/bin/python -m nox --session matrix $(ARGS)
 
-bench: $(STAMP) ## Measure everything, half an hour on an idle machine: docs/benchmarks
+bench: $(STAMP) ## Measure everything; long, and wants an idle machine: docs/benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-quick: $(STAMP) ## See that the benchmarks work, under 3 minutes: build/benchmarks
+bench-quick: $(STAMP) ## See that the benchmarks work, a few minutes: build/benchmarks
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
 chaos: $(STAMP) ## Faults under load: kills, outages, restarts (MINUTES=10 SEED= REPORT=build/chaos)

@@ -22,6 +22,8 @@ class Plan:
     latency_rates: tuple[int, ...]
     latency_seconds: float
     latency_rounds: int
+    latency_elsewhere: bool
+    """Latency on MariaDB and SQLite as well."""
     backlogs: tuple[int, ...]
     parked: tuple[int, int]
     """Rows that back off, and rows that are due."""
@@ -46,6 +48,7 @@ FULL = Plan(
     latency_rates=(10, 100, 200, 1000),
     latency_seconds=6,
     latency_rounds=3,
+    latency_elsewhere=True,
     backlogs=(10_000, 100_000, 1_000_000),
     parked=(900_000, 100_000),
     growth_messages=10_000,
@@ -63,10 +66,11 @@ QUICK = Plan(
     calls=100,
     transactions=2,
     messages=2_000,
-    workers=(1, 2),
+    workers=(1,),
     latency_rates=(200,),
     latency_seconds=2,
     latency_rounds=1,
+    latency_elsewhere=False,
     backlogs=(10_000,),
     parked=(27_000, 3_000),
     growth_messages=2_000,

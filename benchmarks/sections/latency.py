@@ -64,7 +64,7 @@ def _cases(bench: Bench) -> list[Case]:
         cases.append(Case(contender(OURS, rate), rate, ours, ours_there))
         peer_there = peer_relay(peer.where, "confirmed")
         cases.append(Case(contender(PEER, rate), rate, peer, peer_there))
-    for title, vendor in ELSEWHERE.items():
+    for title, vendor in ELSEWHERE.items() if bench.plan.latency_elsewhere else ():
         table = bench.table(vendor)
         relay = worker(table.where, "rabbitmq", queue=IDLE)
         name = contender(OURS, ELSEWHERE_RATE, title)
