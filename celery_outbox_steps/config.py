@@ -314,17 +314,9 @@ class RelayConfig:
     log_tracebacks: bool = True
 
     @classmethod
-    def from_app(cls, app: Any, flags: Mapping[str, Any] | None = None) -> RelayConfig:
-        """Flags (named `outbox_<name>`, None = not given) over settings over defaults."""
-        flags = flags or {}
-        values = {}
-        for setting in (BY_NAME[field.name] for field in fields(cls)):
-            given = flags.get(setting.conf_name)
-            if given is None:
-                values[setting.name] = read(app.conf, setting.name)
-            else:
-                values[setting.name] = setting.parse(given, setting.flag_name)
-        return cls(**values)
+    def from_app(cls, app: Any) -> RelayConfig:
+        """The app's settings, validated; a worker's flags are among them by now."""
+        return cls(**{field.name: read(app.conf, field.name) for field in fields(cls)})
 
     def __post_init__(self) -> None:
         if self.stale_timeout <= self.send_timeout:

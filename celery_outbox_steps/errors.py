@@ -1,7 +1,7 @@
 """Every error that this package raises, under one base class.
 
 Messages name the fix. What a broker or a database raises stays what it is and is only classified
-(see `celery_outbox_steps.policy`).
+(see `celery_outbox_steps.classify`).
 """
 
 from __future__ import annotations

@@ -68,15 +68,9 @@ def test_values_that_do_not_are_refused_with_what_would(name: str, value: Any) -
     )
 
 
-def test_a_flag_beats_a_setting_and_a_setting_beats_the_default() -> None:
-    given = app(batch_size=7, max_retries=2)
-    config = RelayConfig.from_app(given, {"outbox_batch_size": 9, "outbox_max_retries": None})
-    assert (config.batch_size, config.max_retries, config.idle_time) == (9, 2, 1.0)
-
-
-def test_a_bad_flag_is_called_by_its_own_name() -> None:
-    with pytest.raises(ConfigurationError, match="--outbox-batch-size must be"):
-        RelayConfig.from_app(app(), {"outbox_batch_size": 0})
+def test_a_setting_beats_the_default() -> None:
+    config = RelayConfig.from_app(app(batch_size=7))
+    assert (config.batch_size, config.idle_time) == (7, 1.0)
 
 
 @pytest.mark.parametrize(
