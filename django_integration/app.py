@@ -53,10 +53,8 @@ class OutboxCelery(Celery):  # type: ignore[misc]
     def send_task(self, *args: Any, **kwargs: Any) -> Any:
         """Store the call; same arguments as Celery's, and `outbox_using` for a database alias."""
         using = kwargs.pop("outbox_using", None)
-        if len(args) > _NAME_ARGS_KWARGS:  # an old-fashioned call: give its arguments their names
-            kwargs = _SEND_TASK.bind(self, *args, **kwargs).arguments
-            kwargs |= kwargs.pop("options", {})
-            args = (kwargs.pop("self"),)[1:]
+        if len(args) > _NAME_ARGS_KWARGS:
+            args, kwargs = (), self._named(args, kwargs)
         name = kwargs["name"] if "name" in kwargs else args[0] if args else ""
         if is_direct():
             return self._send_directly(name, using, args, kwargs)
@@ -93,6 +91,13 @@ class OutboxCelery(Celery):  # type: ignore[misc]
         backend = super().backend
         stay_offline(backend)
         return backend
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of an old-fashioned call, which gives more of them by position."""
+        named = _SEND_TASK.bind(self, *args, **kwargs).arguments
+        del named["self"]
+        options = named.pop("options", {})
+        return {**named, **options}
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Let Celery build the message. A producer or connection of the caller's is left out."""
