@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from celery import current_app
 from celery.utils.imports import symbol_by_name
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -27,7 +26,7 @@ from django_integration.admin.filters import STATE, TASK_NAME
 from django_integration.admin.paging import NO_SCANS, REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
 from django_integration.admin.words import moment
-from django_integration.conf import django_settings
+from django_integration.conf import celery_app, django_settings
 from django_integration.enqueue import write_alias
 
 if TYPE_CHECKING:
@@ -192,9 +191,7 @@ def _preformatted(text: str) -> str:
 def _redactor() -> redaction.Redactor | None:
     """The app's own redactor; one that hides everything if the real one can't be had."""
     try:
-        path = django_settings().get("outbox_app")
-        app = symbol_by_name(path) if path else current_app
-        chosen = read({**django_settings(), **app.conf}, "redactor")
+        chosen = read({**django_settings(), **celery_app().conf}, "redactor")
         found: redaction.Redactor | None = (
             symbol_by_name(chosen) if isinstance(chosen, str) else chosen
         )
