@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from django.db import Error, connections
+from django.db import connections
 
 from tests import helpers
+from tests.acceptance.load import steady_load
 from tests.integration.publishers.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -21,27 +20,6 @@ if TYPE_CHECKING:
     from tests.acceptance.stage import Stage
 
 PATIENCE = ("--outbox-send-timeout=2", "--outbox-broker-outage-cooldown=2")
-
-
-@contextmanager
-def steady_load(stage: Stage) -> Iterator[list[str]]:
-    """Commit parcels all the time, in a thread; calls that fail with the database do not count."""
-    committed: list[str] = []
-    end = threading.Event()
-
-    def load() -> None:
-        while not end.wait(0.02):
-            with suppress(Error):
-                committed.extend(stage.send_parcels(5))
-            connections.close_all()
-
-    thread = threading.Thread(target=load, daemon=True)
-    thread.start()
-    try:
-        yield committed
-    finally:
-        end.set()
-        thread.join(30)
 
 
 def seconds_to_stop(worker: Worker) -> float:

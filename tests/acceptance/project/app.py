@@ -12,6 +12,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.acceptance.project.settin
 from celery_outbox_steps import OutboxRelayStep
 from django_integration import OutboxCelery
 
+if os.environ.get("ACCEPTANCE_SLOW_FILES"):
+    from tests.acceptance.project import slow_files as slow_files
+
 app = OutboxCelery("acceptance")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.steps["worker"].add(OutboxRelayStep)
