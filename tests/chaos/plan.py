@@ -38,15 +38,15 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("kill", "worker killed (SIGKILL)", 5, Blast.ONE,
+        Kind("kill", "worker killed (SIGKILL)", 10, Blast.ONE,
              "published and not yet settled: published again after the lease"),
-        Kind("warm", "worker stopped warm (SIGTERM)", 5, Blast.NONE,
+        Kind("warm", "worker stopped warm (SIGTERM)", 10, Blast.NONE,
              "the batch in hand is settled, the rest released"),
         Kind("cold", "worker stopped cold (SIGQUIT)", 1, Blast.NONE,
              "the batch in hand is settled, the rest released"),
         Kind("freeze", "worker frozen beyond its lease (SIGSTOP, SIGCONT)", 1, Blast.ONE,
              "others take its rows over; when it wakes up it is fenced"),
-        Kind("broker", "broker restarted", 2, Blast.ALL,
+        Kind("broker", "broker restarted", 4, Blast.ALL,
              "RabbitMQ took messages that it could not confirm any more"),
         Kind("alarm", "broker blocks publishers (memory alarm)", 1, Blast.ALL,
              "what lies in the socket is read after the alarm, too late for its confirm"),
@@ -54,7 +54,7 @@ KINDS = {
              "confirms were on their way"),
         Kind("stall", "connection to the broker stalled", 1, Blast.ONE,
              "what was on its way arrives after the stall, too late for its confirm"),
-        Kind("database", "database restarted", 2, Blast.NONE,
+        Kind("database", "database restarted", 4, Blast.NONE,
              "the batch in hand is settled when the database is back, within the lease"),
         Kind("terminate", "database sessions terminated (pg_terminate_backend)", 2, Blast.NONE,
              "the batch in hand is settled on a new session"),

@@ -74,8 +74,8 @@ def markdown(outcome: Outcome, versions: dict[str, str]) -> str:
             ("fault", "times", "extra copies", "most after one", "allowed", "why"), _rows(outcome)
         ),
         "## A worker that lasted",
-        "The witness is never stopped; it lives through every fault of broker and database, forks"
-        " and autoscales. Its main process at the end of each round:",
+        "The witness is never stopped; it lives through every fault of broker and database."
+        " Its process at the end of each round:",
         _table(("round", "memory, MB", "threads", "file descriptors"), _vitals(outcome)),
         "## Flavours of the other workers",
         "Chosen from the seed at each start: " + "; ".join(FLAVOURS) + ".",
@@ -106,6 +106,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
         "slowest stop of a worker": f"{outcome.slowest_stop} s",
         "call → broker, faults included": waits,
         "starts refused because the database was away": outcome.refusals,
+        "rounds that ended with a prefork pool of Celery's that had hung": outcome.hung,
         "lease / batch": f"{LEASE:g} s / {BATCH} rows",
     }
 

@@ -52,6 +52,7 @@ class Outcome:
     slowest_stop: float = 0.0
     workers: int = 0
     refusals: int = 0
+    hung: int = 0
     broken: list[str] = field(default_factory=list)
 
 
@@ -88,7 +89,7 @@ class Run:
         self.injector.finish()
         world.stop_producer()
         world.wait_until_ready()
-        wait_until_quiet(world)
+        self.outcome.hung += wait_until_quiet(world)
         self.outcome.rounds = number
         self._judge()
 
