@@ -36,7 +36,7 @@ FLAVOURS: dict[str, list[str]] = {
     "autoscale": ["-P", "prefork", "--autoscale=3,1"],
     "threads": ["-P", "threads", "-c", "2"],
     "clock an hour ahead": ["-P", "prefork", "-c", "1"],
-    "clock an hour behind": ["-P", "solo"],
+    "clock an hour behind": ["-P", "prefork", "-c", "2"],
     "no liveness file": ["-P", "prefork", "-c", "1", "--outbox-liveness-file={path}/missing/alive"],
 }
 SKEW = {"clock an hour ahead": "+3600", "clock an hour behind": "-3600"}
