@@ -3,11 +3,14 @@
 # ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from django_integration.store.dialect import OUTBOX, Dialect, Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from django_integration.store.session import Session
     from django_integration.store.watermark import Start
 
@@ -41,6 +44,10 @@ class SQLite(Dialect):
             f" RETURNING {self.columns}"
         )
         return sql, [relay_id, lease, *params, limit]
+
+    def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        # One parameter, whatever the batch size: SQLite limits how many a statement may have.
+        return "id IN (SELECT value FROM json_each(%s))", [json.dumps(list(ids))]
 
     def check(self, wrapper: Any) -> str:
         library = wrapper.Database

@@ -363,6 +363,12 @@ class TestReplayAndPurge:
         assert sorted(letter["task_name"] for letter in backend.dead_letters()) == ["a", "b"]
 
 
+class TestSize:
+    def test_a_batch_larger_than_any_limit_of_the_database_is_settled(self, backend):
+        ids = range(1, 300_000)  # more than a statement of SQLite may have parameters
+        assert backend.store().release(ids, "me") == 0
+
+
 class TestNumbers:
     def test_an_empty_outbox(self, backend):
         sample = backend.store().sample()
