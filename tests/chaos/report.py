@@ -99,7 +99,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
         "ghosts (not committed, arrived or ran)": len(verdict.ghosts),
         "messages that reached the broker": verdict.messages,
         "extra copies": extra,
-        "extra copies without a crash to explain them": len(verdict.unexplained),
+        "extra copies with no fault near them that may be blamed": len(verdict.unexplained),
         "tasks run": verdict.ran,
         "arrived and not run": len(verdict.not_run),
         "dead letters, all of them the poison that was put in": verdict.dead,
@@ -112,13 +112,16 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
 
 
 def _rows(outcome: Outcome) -> list[tuple[Any, ...]]:
+    """Faults that may cost nothing are never blamed: a 0 there would look like a measurement."""
     allowed = {Blast.NONE: "0", Blast.ONE: "1 batch", Blast.ALL: "1 per relay"}
     verdict = outcome.verdict
-    return [
-        (kind.title, outcome.faults[name], verdict.extra_by_kind[name],
-         verdict.most_by_kind[name], allowed[kind.blast], kind.why)
-        for name, kind in KINDS.items()
-    ]  # fmt: skip
+    rows: list[tuple[Any, ...]] = []
+    for name, kind in KINDS.items():
+        blamed: tuple[Any, Any] = (verdict.extra_by_kind[name], verdict.most_by_kind[name])
+        if kind.blast is Blast.NONE:
+            blamed = ("not blamed", "-")
+        rows.append((kind.title, outcome.faults[name], *blamed, allowed[kind.blast], kind.why))
+    return rows
 
 
 def _vitals(outcome: Outcome) -> list[tuple[Any, ...]]:
