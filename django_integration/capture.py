@@ -41,10 +41,6 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         """Remember what the relay has to declare."""
         self._declared.append(entity)
 
-    def also_declare(self, entity: Any) -> None:
-        """Declare one more entity with the message: the reply queue of the rpc backend."""
-        self._declared.append(entity)
-
     def revive(self, channel: Any) -> None:
         """Nothing to revive: there is no connection that could have been lost."""
 

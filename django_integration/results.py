@@ -36,7 +36,7 @@ def _unless_captured(backend: Any) -> Any:
         if not isinstance(producer, CapturingProducer):
             return original(producer, task_id)
         if hasattr(backend, "binding") and not task_join_will_block():
-            producer.also_declare(backend.binding)
+            producer.maybe_declare(backend.binding)
         return None
 
     return on_task_call
