@@ -19,7 +19,7 @@ from kombu.utils.objects import cached_property
 
 from celery_outbox_steps.options import install
 from django_integration.capture import CapturingProducer
-from django_integration.conf import django_settings
+from django_integration.conf import django_settings, with_fast_misses
 from django_integration.registry import OutboxTaskRegistry, is_direct, set_directly
 from django_integration.results import stay_offline
 
@@ -42,6 +42,21 @@ class OutboxCelery(Celery):  # type: ignore[misc]
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
             # Older Celery tells bound methods apart by their function only, not by their app.
             beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
+
+    def prepare_config(self, c: Any) -> Any:
+        """As Celery's, but Django's settings are read faster."""
+        return with_fast_misses(super().prepare_config(c))
+
+    @property
+    def conf(self) -> Any:
+        """As Celery's, but inside `outbox_bulk()` every setting is looked up once."""
+        outbox = vars(self).get("outbox")  # which reads the configuration when it is made
+        remembered = None if outbox is None else outbox.conf
+        return super().conf if remembered is None else remembered
+
+    @conf.setter
+    def conf(self, conf: Any) -> None:
+        self._conf = conf
 
     @cached_property  # type: ignore[untyped-decorator]  # kombu's takes a lock, functools' may not
     def outbox(self) -> Any:

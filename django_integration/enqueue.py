@@ -1,7 +1,7 @@
 """Enqueue: a captured message becomes a row in the caller's own transaction, or none at all.
 
 Decides which calls bypass the outbox, which database a row belongs to and whether it may be written
-outside of a transaction. Gathers the rows of `outbox_bulk()` and groups for one INSERT. After the
+outside of a transaction. The rows of `outbox_bulk()` and of groups share one INSERT. After the
 commit it rings the relay's bell and counts. The next step of the path is the relay's claim.
 """
 
@@ -27,6 +27,7 @@ from celery_outbox_steps.config import read
 from celery_outbox_steps.envelope import Sealed, ascii_text, seal
 from celery_outbox_steps.errors import ConfigurationError, OutboxError
 from django_integration import context, signals
+from django_integration.bulk import Gathering
 from django_integration.redaction import Redactor, redact
 from django_integration.rows import Row, insert
 
@@ -51,28 +52,6 @@ USE_ASEND_TASK = (
 
 class TransactionRequired(OutboxError, RuntimeError):
     """A task was called outside of a transaction, and `require_transaction` forbids that."""
-
-
-class Gathering:
-    """The rows of one `outbox_bulk()` block, until it ends."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, list[Row]] = {}
-        self._depths = {c.alias: _depth(c) for c in connections.all(initialized_only=True)}
-
-    def takes(self, connection: BaseDatabaseWrapper) -> bool:
-        """Only calls of the block's own transaction level can wait for its end.
-
-        An inner `atomic()` may be rolled back alone, and then its rows must go with it.
-        """
-        return _depth(connection) == self._depths.get(connection.alias, 0)
-
-    def add(self, alias: str, rows: list[Row]) -> None:
-        self.rows.setdefault(alias, []).extend(rows)
-
-
-def _depth(connection: BaseDatabaseWrapper) -> int:
-    return len(connection.savepoint_ids) + 1 if connection.in_atomic_block else 0
 
 
 class Enqueuer:
@@ -142,14 +121,21 @@ class Enqueuer:
         finally:
             connection.close()
 
+    @property
+    def conf(self) -> Any:
+        """The app's configuration as long as a bulk lasts; else None."""
+        gathering = self._gathering.get()
+        return gathering.conf if gathering is not None and gathering.is_open else None
+
     @contextlib.contextmanager
     def bulk(self) -> Iterator[None]:
         """Gather the calls of a block. Nothing is written if it raises."""
-        outer, own = self._gathering.get(), Gathering()
+        outer, own = self._gathering.get(), Gathering(self._app.conf)
         token = self._gathering.set(own)
         try:
             yield
         finally:
+            own.is_open = False
             self._gathering.reset(token)
         for alias, rows in own.rows.items():
             if outer is not None and outer.takes(connections[alias]):

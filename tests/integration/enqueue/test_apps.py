@@ -15,11 +15,13 @@ from uuid import uuid4
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery, Task, beat, shared_task
+from django.conf import Settings, settings
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
+from django_integration.conf import DjangoSettings
 from tests.proj.relaying import messages, rows
 
 if TYPE_CHECKING:
@@ -82,6 +84,34 @@ def test_what_the_app_says_beats_djangos_settings() -> None:
         app = OutboxCelery("configured", set_as_current=False)
         app.conf.outbox_batch_size = 9
         assert app.conf.outbox_batch_size == 9
+
+
+@pytest.fixture
+def django_app() -> Any:
+    app = OutboxCelery("configured", set_as_current=False)
+    app.config_from_object("django.conf:settings", namespace="CELERY")
+    assert app.conf.task_always_eager is False
+    return app
+
+
+def test_overridden_django_settings_reach_a_configured_app(django_app: Any) -> None:
+    with override_settings(CELERY_TASK_ALWAYS_EAGER=True):
+        assert django_app.conf.task_always_eager is True
+    assert django_app.conf.task_always_eager is False
+
+
+def test_a_django_setting_that_is_assigned_later_reaches_the_app(
+    django_app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "CELERY_TASK_ALWAYS_EAGER", True, raising=False)
+    assert django_app.conf.task_always_eager is True
+
+
+def test_django_is_still_asked_for_settings_the_short_way(django_app: Any) -> None:
+    """It relies on where Django keeps them; should that change, calls get slower, not wrong."""
+    assert any(type(each) is DjangoSettings for each in django_app.conf.maps)
+    assert type(settings._wrapped) is Settings
+    assert {"CELERY_BROKER_URL", "DATABASES"} <= vars(settings._wrapped).keys()
 
 
 IMPORTS = """

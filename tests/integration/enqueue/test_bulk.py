@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -189,6 +190,39 @@ def test_bulks_of_two_threads_do_not_mix(app: Any, add: Any) -> None:
     go.set()
     thread.join()
     assert stored() == ['["own"]']
+
+
+def test_a_call_in_a_copied_context_is_stored_after_the_bulk_has_ended(app: Any, add: Any) -> None:
+    """A task of an event loop that was created inside the block may outlive it."""
+    with app.outbox_bulk():
+        copied = contextvars.copy_context()
+        add.delay(1)
+    copied.run(add.delay, 2)
+    assert stored() == ["[1]", "[2]"]
+
+
+def test_a_call_of_another_thread_belongs_to_its_own_transaction(app: Any, add: Any) -> None:
+    def other() -> None:
+        with transaction.atomic():
+            add.delay("other")
+        connection.close()
+
+    with suppress(Boom), transaction.atomic(), app.outbox_bulk():
+        thread = threading.Thread(target=contextvars.copy_context().run, args=[other])
+        thread.start()
+        thread.join()
+        raise Boom
+    assert stored() == ['["other"]']
+
+
+def test_a_setting_that_is_changed_inside_a_bulk_counts_at_once(app: Any, add: Any) -> None:
+    with app.outbox_bulk():
+        add.delay(1)
+        app.conf.task_send_sent_event = True
+        add.delay(2)
+        app.conf.update(task_send_sent_event=False)
+        add.delay(3)
+    assert ['"event"' in row.options for row in rows()] == [False, True, False]
 
 
 def test_an_empty_bulk_writes_nothing(app: Any) -> None:
