@@ -74,8 +74,11 @@ def seal(
     return Sealed(args, kwargs, _dump(options), None)
 
 
-def open_envelope(row: ClaimedMessage, now: datetime) -> Message:
-    """Turn a claimed row into the message to publish at `now`. `EnvelopeError` if it is none."""
+def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Message:
+    """Turn a claimed row into the message to publish at `now`. `EnvelopeError` if it is none.
+
+    `held` are the seconds since the claim.
+    """
     if row.schema_version not in SUPPORTED_VERSIONS:
         raise EnvelopeError(
             f"schema version {row.schema_version} is not one of {SUPPORTED_VERSIONS}"
@@ -89,9 +92,9 @@ def open_envelope(row: ClaimedMessage, now: datetime) -> Message:
             body = f"[{row.args}, {row.kwargs}, {embed}]".encode()
         message = _message(body, options)
         if "expires" in options:
-            message.properties["expiration"] = _ttl_left(message, row.waited)
+            message.properties["expiration"] = _ttl_left(message, row.waited + held)
         if "eta" in options:
-            message.routing_key = _delayed_key(message, row.waited)
+            message.routing_key = _delayed_key(message, row.waited + held)
         if "event" in options:
             message.event = _event(options["event"], now)
     except EnvelopeError:

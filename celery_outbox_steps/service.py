@@ -47,7 +47,9 @@ class RelayService:
         self.journal = Journal(store.name, self.relay_id, meter, tracebacks=config.log_tracebacks)
         self._config = config
         publisher = publisher_factory(app, config.declare)
-        self._relay = Relay(app, store, publisher, config, self.relay_id, hurry=self._hurry)
+        self._relay = Relay(
+            app, store, publisher, config, self.relay_id, hurry=self._hurry, claim_ahead=True
+        )
         self._idle = IdleSchedule(config.idle_time)
         self._broker_up = threading.Event()
         self._pause_reason: str | None = None

@@ -29,7 +29,7 @@ from celery_outbox_steps.messages import (
 from celery_outbox_steps.store import DeadLetters, Sample, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 @dataclass(slots=True)
@@ -332,7 +332,7 @@ class RecordingPublisher:
         self._by_task.clear()
         self._by_index.clear()
 
-    def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:  # noqa: ARG002  the protocol's signature
+    def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:  # noqa: ARG002  the protocol's signature
         self.batches += 1
         for index, message in enumerate(messages):
             error = self._error(index, message)

@@ -56,14 +56,13 @@ def around(rows: Sequence[ClaimedMessage]) -> AbstractContextManager[Any]:
     return _quietly(*surroundings) if surroundings else _NOTHING
 
 
-def restore(rows: Iterable[ClaimedMessage], messages: Iterable[Message]) -> None:
-    """Give each message the trace that its caller was in, unless its headers have one already.
+def restore(row: ClaimedMessage, message: Message) -> None:
+    """Give the message the trace that its caller was in, unless its headers have one already.
 
     Sentry's own Celery integration writes the headers at enqueue; then there is nothing to do.
     """
-    for row, message in zip(rows, messages, strict=True):
-        if row.sentry_trace_id is not None and TRACE not in message.headers:
-            _continue(message.headers, row)
+    if row.sentry_trace_id is not None and TRACE not in message.headers:
+        _continue(message.headers, row)
 
 
 def bound(row: ClaimedMessage) -> AbstractContextManager[Any]:

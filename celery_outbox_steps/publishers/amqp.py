@@ -28,7 +28,7 @@ from celery_outbox_steps.publishers.confirms import Delivery
 from celery_outbox_steps.publishers.pipeline import Known, Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from celery_outbox_steps.messages import Message
 
@@ -43,7 +43,7 @@ class AmqpPublisher:
         self.declare = declare
         self._known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()
 
-    def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
+    def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`. Order is kept but for what has to go alone."""
         deliveries = [Delivery(index, message) for index, message in enumerate(messages)]
         deadline = Deadline(timeout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from celery_outbox_steps.messages import Message, Receipt
 
@@ -22,12 +22,13 @@ class Publisher(Protocol):
     """Whether a caller that stops iterating leaves the rest unsent. A pipeline can't promise that:
     all of it is sent before the first receipt."""
 
-    def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
+    def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """Yield one receipt per message, in any order, within about `timeout` seconds.
 
-        Never raises, and does nothing before the first `next()`. A lost connection is the error of
-        every message that the broker did not confirm. A lazy publisher stops when time is up: to
-        whoever takes all receipts, a message without one was not handed to the broker.
+        The messages are made as they are taken, each of them once: who does not keep them saves
+        memory. Never raises, and does nothing before the first `next()`. A lost connection is the
+        error of every message that the broker did not confirm. A lazy publisher stops when time is
+        up: to whoever takes all receipts, a message without one was not handed to the broker.
         """
 
     def close(self) -> None:

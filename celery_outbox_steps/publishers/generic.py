@@ -21,11 +21,34 @@ from celery_outbox_steps.publishers.borrow import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from celery_outbox_steps.messages import Message
 
 logger = logging.getLogger("celery_outbox")
+
+
+class Batch:
+    """Numbered messages, and the fate of each that has one: an error, or None if it arrived."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.fates: dict[int, Exception | None] = {}
+        self._rest = enumerate(messages)
+        self._taken = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Message]]:
+        """Go on where the last loop ended."""
+        for position, message in self._rest:
+            self._taken = position + 1
+            yield position, message
+
+    def fail_rest(self, error: Exception) -> list[Receipt]:
+        """One error for all that have no fate, whether they were taken or not."""
+        for _ in self:
+            pass
+        failed = [each for each in range(self._taken) if each not in self.fates]
+        self.fates.update(dict.fromkeys(failed, error))
+        return [Receipt(position, error) for position in failed]
 
 
 class GenericPublisher:
@@ -37,29 +60,24 @@ class GenericPublisher:
         self.app = app
         self.declare = declare
 
-    def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
+    def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`. Ends early, without receipts, once `timeout` has passed."""
-        deadline = Deadline(timeout)
-        sent = 0
+        deadline, batch = Deadline(timeout), Batch(messages)
         try:
             with borrowed_producer(self.app, deadline) as producer:
-                for receipt in self._one_by_one(producer, messages, deadline):
-                    sent += 1
-                    yield receipt
+                yield from self._one_by_one(producer, batch, deadline)
         except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
-            for index in range(sent, len(messages)):
-                yield Receipt(index, blame_nobody(exc))
+            yield from batch.fail_rest(blame_nobody(exc))
 
     def close(self) -> None:
         """Nothing is kept between two batches."""
 
-    def _one_by_one(
-        self, producer: Any, messages: Sequence[Message], deadline: Deadline
-    ) -> Iterator[Receipt]:
-        for index, message in enumerate(messages):
-            if index and deadline.passed():
+    def _one_by_one(self, producer: Any, batch: Batch, deadline: Deadline) -> Iterator[Receipt]:
+        for position, message in batch:
+            if position and deadline.passed():
                 return
-            yield Receipt(index, self._attempt(producer, message))
+            batch.fates[position] = error = self._attempt(producer, message)
+            yield Receipt(position, error)
 
     def _attempt(self, producer: Any, message: Message) -> Exception | None:
         """Publish one. Raises where the connection is gone, for that is everybody's failure."""

@@ -9,6 +9,7 @@ are tried again and may arrive twice.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from celery_outbox_steps.publishers.borrow import (
     discard,
 )
 from celery_outbox_steps.publishers.generic import (
+    Batch,
     GenericPublisher,
     declare_missing,
     hand_over,
@@ -30,7 +32,7 @@ from celery_outbox_steps.publishers.generic import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from celery_outbox_steps.messages import Message
 
@@ -45,96 +47,88 @@ class RedisPublisher(GenericPublisher):
 
     lazy = False
 
-    def publish(self, messages: Sequence[Message], timeout: float) -> Iterator[Receipt]:
+    def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`."""
-        deadline = Deadline(timeout)
-        batch = _Batch(messages, declare=self.declare)
-        answered = 0
+        deadline, batch = Deadline(timeout), Batch(messages)
         try:
             with borrowed_producer(self.app, deadline, prepare=_bound_waits(timeout)) as producer:
                 if getattr(producer, "supports_batch_publish", False):  # kombu 5.7
-                    batch.publish(producer)
+                    _Passage(producer, batch, declare=self.declare).publish()
                 else:
-                    for receipt in self._one_by_one(producer, messages, deadline):
-                        answered += 1
-                        yield receipt
+                    for _ in self._one_by_one(producer, batch, deadline):
+                        pass
         except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
-            batch.fail_rest(blame_nobody(exc), start=answered)
-        yield from batch.receipts()
+            batch.fail_rest(blame_nobody(exc))
+        for position, error in batch.fates.items():
+            yield Receipt(position, error)
 
 
-class _Batch:
-    """One batch on one producer: which messages are decided, and how."""
+class _Passage:
+    """One batch through one producer. A message is forgotten as soon as it is a text."""
 
-    def __init__(self, messages: Sequence[Message], *, declare: bool) -> None:
-        self.messages = messages
-        self.declare = declare
-        self.fates: dict[int, Exception | None] = {}
+    def __init__(self, producer: Any, batch: Batch, *, declare: bool) -> None:
+        self._producer = producer
+        self._batch = batch
+        self._fates = batch.fates
+        self._declare = declare
+        self._pushes = _Pushes(producer.channel)
+        self._others: dict[int, Message] = {}
+        self._events: dict[int, Message] = {}
 
-    def receipts(self) -> Iterator[Receipt]:
-        return (Receipt(index, error) for index, error in self.fates.items())
-
-    def fail_rest(self, error: Exception, start: int = 0) -> None:
-        for index in range(start, len(self.messages)):
-            self.fates.setdefault(index, error)
-
-    def publish(self, producer: Any) -> None:
-        pushes = _Pushes(producer.channel)
-        others = [
-            index
-            for index, message in enumerate(self.messages)
-            if not self._push(pushes, index, message, producer)
-        ]
-        pushes.flush(self.fates)
-        self._through_kombu(producer, others)
-        self._send_events(producer)
+    def publish(self) -> None:
+        for position, message in self._batch:
+            self._sort(position, message)
+        self._pushes.flush(self._fates)
+        self._through_kombu()
+        self._send_events()
         self._leave_if_away()
 
-    def _push(self, pushes: _Pushes, index: int, message: Message, producer: Any) -> bool:
-        """Have it pushed, or its failure noted. False if it has to take kombu's way."""
-        if not pushes.can_take(message):
-            return False
-        try:
-            if self.declare:
-                declare_missing(producer, message)
-            pushes.add(index, message)
-        except Exception as exc:  # noqa: BLE001  raised again if it is not this message's failure
-            self._note_failure(index, exc, producer)
-        if pushes.size > FLUSH_AT:
-            pushes.flush(self.fates)
-        return True
-
-    def _through_kombu(self, producer: Any, indexes: list[int]) -> None:
-        if not indexes:
+    def _sort(self, position: int, message: Message) -> None:
+        if message.event is not None:
+            self._events[position] = message
+        if not self._pushes.can_take(message):
+            self._others[position] = message
             return
-        with producer.batch(max_size=_UNLIMITED):
-            added = [index for index in indexes if self._hand_over(producer, index)]
-        self.fates.update(dict.fromkeys(added))
-
-    def _hand_over(self, producer: Any, index: int) -> bool:
         try:
-            hand_over(producer, self.messages[index], declare=self.declare)
+            if self._declare:
+                declare_missing(self._producer, message)
+            self._pushes.add(position, message)
         except Exception as exc:  # noqa: BLE001  raised again if it is not this message's failure
-            self._note_failure(index, exc, producer)
+            self._note_failure(position, exc)
+        if self._pushes.size > FLUSH_AT:
+            self._pushes.flush(self._fates)
+
+    def _through_kombu(self) -> None:
+        if not self._others:
+            return
+        with self._producer.batch(max_size=_UNLIMITED):
+            added = [each for each in self._others.items() if self._hand_over(*each)]
+        self._fates.update((position, None) for position, _ in added)
+
+    def _hand_over(self, position: int, message: Message) -> bool:
+        try:
+            hand_over(self._producer, message, declare=self._declare)
+        except Exception as exc:  # noqa: BLE001  raised again if it is not this message's failure
+            self._note_failure(position, exc)
             return False
         return True
 
-    def _note_failure(self, index: int, error: Exception, producer: Any) -> None:
+    def _note_failure(self, position: int, error: Exception) -> None:
         """One message's failure, unless Redis is away: that is everybody's."""
-        if classify(error, producer.connection.connection_errors) is Verdict.OUTAGE:
+        if classify(error, self._producer.connection.connection_errors) is Verdict.OUTAGE:
             raise error
-        self.fates[index] = error
+        self._fates[position] = error
 
     def _leave_if_away(self) -> None:
         """A server that answers and takes nothing may be a replica now: connect anew next time."""
-        for error in self.fates.values():
+        for error in self._fates.values():
             if error is not None and classify(error) is Verdict.OUTAGE:
                 raise error
 
-    def _send_events(self, producer: Any) -> None:
-        sent = [index for index, error in self.fates.items() if error is None]
-        for index in sent:
-            send_event(producer, self.messages[index], declare=self.declare)
+    def _send_events(self) -> None:
+        for position, message in self._events.items():
+            if self._fates[position] is None:
+                send_event(self._producer, message, declare=self._declare)
 
 
 class _Pushes:
@@ -145,7 +139,9 @@ class _Pushes:
         self.size = 0
         self._lists: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self._familiar = _is_familiar(channel)
-        self._tag = uuid4().int >> 16 << 16  # random, with room to count
+        start = str(uuid4())[:-12]
+        self._tags = (f"{start}{number:012x}" for number in count())
+        """UUIDs as kombu makes them, but the system is asked for randomness only once."""
 
     def can_take(self, message: Message) -> bool:
         # A queue with an expiry has its keys renewed with every push: left to kombu.
@@ -166,18 +162,12 @@ class _Pushes:
         # In kombu's own order, so that not even the JSON text differs from a direct publish.
         properties = prepared["properties"]
         properties["delivery_info"].update(exchange="", routing_key=message.routing_key)
-        properties.update(body_encoding=body_encoding, delivery_tag=self._next_tag())
+        properties.update(body_encoding=body_encoding, delivery_tag=next(self._tags))
         priority = channel._get_message_priority(prepared, reverse=False)  # noqa: SLF001
         data = _to_json(prepared)
         key = channel._q_for_pri(message.routing_key, priority)  # noqa: SLF001
         self._lists[key].append((index, data))
         self.size += len(data)
-
-    def _next_tag(self) -> str:
-        """A UUID as kombu would make, without asking the system for randomness each time."""
-        self._tag += 1
-        text = f"{self._tag:032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     def flush(self, fates: dict[int, Exception | None]) -> None:
         """Push everything. Redis answers per list; no answer at all is an exception."""

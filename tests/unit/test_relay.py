@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
@@ -14,7 +15,19 @@ from celery_outbox_steps.messages import BatchResult, Receipt
 from celery_outbox_steps.relay import Relay
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 DOWN = ConnectionRefusedError("nobody listens")
+CLAIMING = "outbox-relay-claim"
+EXPIRING = {
+    "headers": {"task": "tests.task", "expires": "2026-01-01T00:01:00+00:00"},
+    "properties": {"expiration": "60000"},
+    "priority": 0,
+    "exchange": "",
+    "routing_key": "q",
+    "expires": "2026-01-01T00:01:00+00:00",
+}
 
 
 class Clock:
@@ -25,6 +38,16 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def taking(seconds: float, clock: Clock, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, but slow."""
+
+    def slow(*args: Any) -> Any:
+        clock.now += seconds
+        return function(*args)
+
+    return slow
 
 
 class BrittleStore(MemoryStore):
@@ -60,12 +83,21 @@ class Bench:
         self.in_a_hurry = False
         self.relay = self.another("first")
 
-    def another(self, relay_id: str, publisher: RecordingPublisher | None = None) -> Relay:
+    def another(
+        self,
+        relay_id: str,
+        publisher: RecordingPublisher | None = None,
+        *,
+        claim_ahead: bool = False,
+    ) -> Relay:
         app = Celery("unit", set_as_current=False)
         return Relay(
             app, self.store, publisher or self.publisher, self.config, relay_id,
-            hurry=lambda: self.in_a_hurry,
+            hurry=lambda: self.in_a_hurry, claim_ahead=claim_ahead,
         )  # fmt: skip
+
+    def break_(self, *what: str) -> None:
+        self.store.broken = frozenset(what)
 
     def add(self, count: int = 1, task: str = "tests.task", **columns: Any) -> None:
         for _ in range(count):
@@ -150,6 +182,7 @@ class TestFailures:
     def test_a_publisher_that_raises_blames_no_single_row(self) -> None:
         class Raising(RecordingPublisher):
             def publish(self, messages: Any, timeout: float) -> Any:
+                next(iter(messages))
                 yield Receipt(0)
                 raise ValueError("a bug")
 
@@ -284,6 +317,122 @@ class TestHurry:
         assert bench.leased == 0
 
 
+class Meanwhile(RecordingPublisher):
+    """Calls a function while each batch is sent, when the claim ahead is over."""
+
+    def __init__(self, *steps: Callable[[], None]) -> None:
+        super().__init__()
+        self._steps = iter(steps)
+
+    def publish(self, messages: Any, timeout: float) -> Any:
+        for thread in threading.enumerate():
+            if thread.name == CLAIMING:
+                thread.join(10)
+        next(self._steps, lambda: None)()
+        yield from super().publish(messages, timeout)
+
+
+class TestClaimAhead:
+    def bench(self, publisher: RecordingPublisher | None = None, **config: Any) -> Bench:
+        bench = Bench(publisher or Meanwhile(), **{"batch_size": 2, **config})
+        bench.relay = bench.another("ahead", claim_ahead=True)
+        return bench
+
+    def test_the_next_batch_is_claimed_while_this_one_is_sent(self) -> None:
+        seen: list[int] = []
+        bench = self.bench(Meanwhile(lambda: seen.append(bench.leased)))
+        bench.add(5)
+        assert bench.tick().published == 2
+        assert (seen, bench.leased) == ([4], 2)
+
+    def test_every_row_is_sent_once_and_in_order(self) -> None:
+        bench = self.bench()
+        for number in range(5):
+            bench.add(task=f"task{number}")
+        results = [bench.tick() for _ in range(3)]
+        assert [(each.claimed, each.published, each.full) for each in results] == [
+            (2, 2, True), (2, 2, True), (1, 1, False),
+        ]  # fmt: skip
+        assert [each.headers["task"] for each in bench.publisher.published] == [
+            f"task{number}" for number in range(5)
+        ]
+        assert (bench.store.rows, bench.relay.in_hand) == ({}, False)
+
+    def test_nothing_is_claimed_ahead_of_a_batch_that_is_not_full(self) -> None:
+        seen: list[int] = []
+        bench = self.bench(Meanwhile(lambda: bench.add(1), lambda: seen.append(bench.leased)))
+        bench.add(1)
+        assert [bench.tick().published, bench.tick().published] == [1, 1]
+        assert seen == [1]
+
+    def test_an_outage_gives_it_back_at_once(self) -> None:
+        bench = self.bench()
+        bench.add(5)
+        bench.publisher.down = DOWN
+        result = bench.tick()
+        assert (result.deferred, result.released) == (2, 2)
+        assert (bench.leased, bench.relay.in_hand) == (0, False)
+
+    def test_a_worker_that_must_stop_gives_it_back(self) -> None:
+        bench = self.bench()
+        bench.add(5)
+        bench.tick()
+        assert bench.relay.in_hand
+        assert bench.relay.settle().released == 2
+        assert (bench.leased, bench.relay.in_hand) == (0, False)
+        assert {row.retries for row in bench.store.rows.values()} == {0}
+
+    def test_it_is_given_back_when_the_database_is_there_again(self) -> None:
+        bench = self.bench(Meanwhile(lambda: bench.break_("settle", "release")))
+        bench.add(5)
+        with pytest.raises(StoreError):
+            bench.tick()
+        with pytest.raises(StoreError):
+            bench.relay.settle()
+        bench.break_()
+        result = bench.relay.settle()
+        assert (result.published, result.released, bench.leased) == (2, 2, 0)
+        assert not bench.relay.in_hand
+
+    def test_a_database_that_goes_away_meanwhile_costs_only_the_head_start(self) -> None:
+        bench = self.bench()
+        bench.add(5)
+        claim, failing = bench.store.claim, iter([False, True, False])
+
+        def sometimes(*args: Any) -> Any:
+            if next(failing, False):
+                raise StoreError("the database is away")
+            return claim(*args)
+
+        bench.store.claim = sometimes  # type: ignore[method-assign]
+        assert [bench.tick().published for _ in range(3)] == [2, 2, 1]
+
+    def test_it_is_not_sent_when_its_lease_could_end_meanwhile(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here = Clock()
+        monkeypatch.setattr("celery_outbox_steps.relay.monotonic", here)
+        bench = self.bench(stale_timeout=300, send_timeout=10)
+        bench.add(4)
+        bench.tick()
+        here.now += 291  # the database was away, and the batch in hand had to wait for it
+        result = bench.tick()
+        assert (result.published, result.released) == (0, 2)
+        assert bench.tick().published == 2
+
+    def test_a_message_is_dated_when_it_is_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its time to live goes on while it is held."""
+        here = Clock()
+        monkeypatch.setattr("celery_outbox_steps.relay.monotonic", here)
+        bench = self.bench(batch_size=1)
+        bench.add()
+        bench.add(options=dumps(EXPIRING))
+        bench.tick()
+        here.now += 5
+        bench.tick()
+        assert bench.publisher.published[1].properties["expiration"] == "55000"
+
+
 def test_close_lets_go_of_the_broker() -> None:
     bench = Bench()
     bench.relay.close()
@@ -296,8 +445,10 @@ def test_rows_whose_lease_ran_out_during_the_claim_are_given_back(
     """The claim waited for a lock on the table, and the lease began before that."""
     bench = Bench(stale_timeout=300, send_timeout=10)
     bench.add(2)
-    passed = iter([0.0, 301.0, 301.0, 400.0, 400.1])
-    monkeypatch.setattr("celery_outbox_steps.relay.monotonic", lambda: next(passed, 400.2))
+    here = Clock()
+    monkeypatch.setattr("celery_outbox_steps.relay.monotonic", here)
+    monkeypatch.setattr(bench.store, "claim", taking(301, here, bench.store.claim))
     result = bench.relay.run_once()
     assert (result.claimed, result.released, bench.publisher.published) == (2, 2, [])
+    monkeypatch.undo()
     assert bench.relay.run_once().published == 2
