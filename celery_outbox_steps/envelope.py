@@ -167,7 +167,7 @@ def _message(body: bytes, options: dict[str, Any]) -> Message:
         exchange=options["exchange"],
         routing_key=options["routing_key"],
         mandatory=options.get("mandatory", False),
-        declare=tuple(_entity(text) for text in options.get("declare", ())),
+        declare=tuple(map(_entity, options.get("declare", ()))),
     )
 
 

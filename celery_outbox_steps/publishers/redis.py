@@ -137,7 +137,8 @@ class _Pushes:
     def __init__(self, channel: Any) -> None:
         self.channel = channel
         self.size = 0
-        self._lists: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        self._lists: dict[str, _List] = defaultdict(_List)
+        self._keys: dict[tuple[str, Any], str] = {}
         self._familiar = _is_familiar(channel)
         start = str(uuid4())[:-12]
         self._tags = (f"{start}{number:012x}" for number in count())
@@ -163,24 +164,43 @@ class _Pushes:
         properties = prepared["properties"]
         properties["delivery_info"].update(exchange="", routing_key=message.routing_key)
         properties.update(body_encoding=body_encoding, delivery_tag=next(self._tags))
-        priority = channel._get_message_priority(prepared, reverse=False)  # noqa: SLF001
         data = _to_json(prepared)
-        key = channel._q_for_pri(message.routing_key, priority)  # noqa: SLF001
-        self._lists[key].append((index, data))
+        self._lists[self._key(message, prepared)].append(index, data)
         self.size += len(data)
+
+    def _key(self, message: Message, prepared: dict[str, Any]) -> str:
+        """The list of a message; the same for all of a routing key and priority."""
+        known = message.routing_key, message.priority
+        if known not in self._keys:
+            priority = self.channel._get_message_priority(prepared, reverse=False)  # noqa: SLF001
+            self._keys[known] = self.channel._q_for_pri(message.routing_key, priority)  # noqa: SLF001
+        return self._keys[known]
 
     def flush(self, fates: dict[int, Exception | None]) -> None:
         """Push everything. Redis answers per list; no answer at all is an exception."""
-        lists, self._lists, self.size = self._lists, defaultdict(list), 0
+        lists, self._lists, self.size = self._lists, defaultdict(_List), 0
         if not lists:
             return
         with self.channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
             for key, entries in lists.items():
-                pipe.lpush(key, *(data for _, data in entries))
+                pipe.lpush(key, *entries.texts)
             answers = pipe.execute(raise_on_error=False)
         for entries, answer in zip(lists.values(), answers, strict=True):
-            error = answer if isinstance(answer, Exception) else None
-            fates.update((index, error) for index, _ in entries)
+            fates.update(
+                dict.fromkeys(entries.indexes, answer if isinstance(answer, Exception) else None)
+            )
+
+
+class _List:
+    """What goes to one list of Redis, and which messages these are."""
+
+    def __init__(self) -> None:
+        self.indexes: list[int] = []
+        self.texts: list[str] = []
+
+    def append(self, index: int, text: str) -> None:
+        self.indexes.append(index)
+        self.texts.append(text)
 
 
 def _is_familiar(channel: Any) -> bool:
