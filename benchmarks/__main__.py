@@ -18,6 +18,7 @@ from benchmarks.processes import ROOT, ContenderError
 if TYPE_CHECKING:
     from benchmarks.plan import Plan
 
+DOCS = ROOT / "docs/benchmarks"
 SECTIONS = ("enqueue", "relay", "latency", "growth", "cost", "profile")
 
 
@@ -29,7 +30,7 @@ def main() -> int:
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
     names = [name for name in SECTIONS if name in options.only.split(",")]
-    default = ROOT / ("build/benchmarks" if options.quick else "docs/benchmarks")
+    default = ROOT / "build/benchmarks" if options.quick else DOCS
     with Environment() as environment:
         return run(environment, plan, names, options.output or default)
 
@@ -42,10 +43,11 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path) ->
     django.setup()
     from importlib import import_module
 
-    from benchmarks import brokers, machine, report
+    from benchmarks import brokers, machine, report, summary
     from benchmarks.budgets import budgets
     from benchmarks.results import Results
     from benchmarks.sections import Bench
+    from benchmarks.versus import comparisons
 
     bench = Bench(plan, environment, Results(plan.name, {}))
     bench.brokers = {each.name: each for each in (brokers.RabbitMQ(), brokers.Redis())}
@@ -65,7 +67,9 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path) ->
             with suppress(Exception):
                 broker.delete()
         judged = budgets(bench.results, plan)
-        report.write(folder, bench.results, judged)
+        report.write(folder, bench.results, judged, comparisons(bench.results, plan))
+    if folder == DOCS and names == list(SECTIONS) and not bench.results.incomplete:
+        summary.update(ROOT / "README.md", bench.results, plan)
     say(f"{(time.monotonic() - began) / 60:.1f} minutes; the report is {folder / 'index.md'}")
     for budget in judged:
         verdict = "holds" if budget.holds else "missed" if budget.measured else "not measured"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from typing import TYPE_CHECKING
 
 from benchmarks import plots
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from benchmarks.budgets import Budget
     from benchmarks.results import Results, Section, Spread
+    from benchmarks.versus import Comparison
 
 QUIET = 0.7
 INTRODUCTION = {
@@ -23,7 +25,9 @@ INTRODUCTION = {
 }
 
 
-def write(folder: Path, results: Results, budgets: list[Budget]) -> None:
+def write(
+    folder: Path, results: Results, budgets: list[Budget], comparisons: list[Comparison]
+) -> None:
     """Replace the folder's report with this one."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.svg"):
@@ -33,15 +37,16 @@ def write(folder: Path, results: Results, budgets: list[Budget]) -> None:
     for section in results.sections.values():
         if section.chart:
             (folder / f"{section.name}.svg").write_text(plots.bars(section))
-    (folder / "index.md").write_text("\n".join(_page(results, budgets)) + "\n")
+    (folder / "index.md").write_text("\n".join(_page(results, budgets, comparisons)) + "\n")
 
 
-def _page(results: Results, budgets: list[Budget]) -> Iterator[str]:
+def _page(results: Results, budgets: list[Budget], comparisons: list[Comparison]) -> Iterator[str]:
     yield "# Benchmarks"
     yield ""
     yield INTRODUCTION[results.plan]
     yield from _conditions(results)
     yield from _budget_table(budgets)
+    yield from _versus(comparisons)
     for section in results.sections.values():
         yield from _section(section)
     yield from _machine(results)
@@ -78,6 +83,27 @@ def _budget_table(budgets: list[Budget]) -> Iterator[str]:
         bound = f"{sign} {budget.bound:g} {budget.unit}"
         verdict = "yes" if budget.holds else "**no**" if budget.measured else "not measured"
         yield f"| {budget.what} | {bound} | {_spread(budget.measured)} | {verdict} |"
+
+
+def _versus(comparisons: list[Comparison]) -> Iterator[str]:
+    if not comparisons:
+        return
+    yield ""
+    yield "## Against django-celery-outbox"
+    yield ""
+    yield (
+        'Each row of the tables below that both are in. "Better" is a quotient, whichever way '
+        "round is good; what an idle relay adds is the difference to a worker without one, "
+        "against the whole of a relay process."
+    )
+    yield ""
+    yield "| what | this package | django-celery-outbox | times better | ahead |"
+    yield "|---|---|---|---|---|"
+    for each in comparisons:
+        ours, theirs = (number(statistics.median(side)) for side in (each.ours, each.theirs))
+        ahead = "yes" if each.ahead else "**no**"
+        values = f"{ours} {each.unit} | {theirs} {each.unit}"
+        yield f"| {each.what} | {values} | {_spread(each.times)} | {ahead} |"
 
 
 def _section(section: Section) -> Iterator[str]:

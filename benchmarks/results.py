@@ -72,6 +72,15 @@ class Results:
     incomplete: list[str] = field(default_factory=list)
     """Sections in which a contender failed; what they had measured until then is kept."""
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Results:
+        """What a report holds, without the texts."""
+        sections = {
+            name: Section(name, "", "", found["units"], values=found["values"])
+            for name, found in data["sections"].items()
+        }
+        return cls(data["plan"], data["machine"], sections)
+
     def as_json(self) -> dict[str, Any]:
         sections = {
             name: {"units": section.units, "values": section.values}

@@ -19,7 +19,7 @@ from kombu.utils.objects import cached_property
 
 from celery_outbox_steps.options import install
 from django_integration.capture import CapturingProducer
-from django_integration.conf import django_settings, with_fast_misses
+from django_integration.conf import django_settings, quicken, with_fast_misses
 from django_integration.registry import OutboxTaskRegistry, is_direct, set_directly
 from django_integration.results import stay_offline
 
@@ -38,6 +38,7 @@ class OutboxCelery(Celery):  # type: ignore[misc]
     def on_init(self) -> None:
         super().on_init()
         self.add_defaults(django_settings)
+        self.on_after_configure.connect(quicken)
         install(self)
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
             # Older Celery tells bound methods apart by their function only, not by their app.
@@ -46,17 +47,6 @@ class OutboxCelery(Celery):  # type: ignore[misc]
     def prepare_config(self, c: Any) -> Any:
         """As Celery's, but Django's settings are read faster."""
         return with_fast_misses(super().prepare_config(c))
-
-    @property
-    def conf(self) -> Any:
-        """As Celery's, but inside `outbox_bulk()` every setting is looked up once."""
-        outbox = vars(self).get("outbox")  # which reads the configuration when it is made
-        remembered = None if outbox is None else outbox.conf
-        return super().conf if remembered is None else remembered
-
-    @conf.setter
-    def conf(self, conf: Any) -> None:
-        self._conf = conf
 
     @cached_property  # type: ignore[untyped-decorator]  # kombu's takes a lock, functools' may not
     def outbox(self) -> Any:

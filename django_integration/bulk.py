@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import connections
-
-from django_integration.conf import RememberedSettings
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
 class Gathering:
     """Rows by database alias. Belongs to the thread that entered the block, and ends with it."""
 
-    def __init__(self, conf: Any) -> None:
-        self.conf = RememberedSettings(conf)
+    def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
         self.is_open = True
         self._thread = get_ident()

@@ -6,6 +6,7 @@ this is how they arrive. Everything in the package reads `app.conf.outbox_*` and
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from celery.app.utils import Settings as CelerySettings
@@ -37,15 +38,38 @@ def django_settings() -> dict[str, Any]:
 class DjangoSettings(DictAttribute):  # type: ignore[misc]
     """Django's settings as Celery reads them, with a short way to "nobody has set that".
 
-    Celery asks for four spellings of each name, and Django takes longest over those that are not
-    there: a third of a task call. Nothing is remembered here, so `override_settings` works.
+    Django takes longest over names that are not there. Nothing is remembered, so that
+    `override_settings` works.
     """
 
-    def __getitem__(self, name: str) -> Any:
+    def __contains__(self, name: str) -> bool:
         holder = self.obj._wrapped  # noqa: SLF001  Django offers no way to ask without a search
-        if type(holder) is Settings and name not in vars(holder):
-            raise KeyError(name)
-        return super().__getitem__(name)
+        if type(holder) is Settings:
+            return name in vars(holder)
+        return hasattr(self.obj, name)
+
+
+class QuickSettings(CelerySettings):  # type: ignore[misc]
+    """Celery's settings, with the same answers in a fraction of the time.
+
+    Celery looks for each of four spellings in each of its maps, by way of exceptions, and does so
+    six times per task call: a third of what the call takes.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        spellings = _spellings(self.prefix, self._keys, key)
+        for mapping in self.maps:
+            for name in spellings:
+                if name in mapping:
+                    return mapping[name]
+        return super().__getitem__(key)  # which knows how to say no
+
+
+@lru_cache(maxsize=1024)
+def _spellings(prefix: str | None, rules: Any, key: str) -> tuple[str, ...]:
+    settings = CelerySettings({}, keys=rules, prefix=prefix)
+    names: tuple[str, ...] = settings._to_keys(key)  # noqa: SLF001  it knows all spellings
+    return names
 
 
 def with_fast_misses(config: Any) -> Any:
@@ -55,28 +79,11 @@ def with_fast_misses(config: Any) -> Any:
     return config
 
 
-class RememberedSettings(CelerySettings):  # type: ignore[misc]
-    """An app's configuration for a short while, in which each setting is looked up once.
-
-    What is changed through it is changed in the app's own, and counts at once.
-    """
-
-    def __init__(self, conf: CelerySettings) -> None:
-        self.__dict__.update(vars(conf), memory={})  # the same maps, not copies of them
-
-    def __getitem__(self, key: str) -> Any:
-        memory = self.memory
-        if key not in memory:
-            memory[key] = super().__getitem__(key)
-        return memory[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
-        self.memory.clear()
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        super().update(*args, **kwargs)
-        self.memory.clear()
+def quicken(source: Any, **_: Any) -> None:
+    """Receives an app's `on_after_configure`: its settings stay the same object, but get quick."""
+    if type(source) is CelerySettings:
+        # Plainly set, the attribute would become a setting.
+        object.__setattr__(source, "__class__", QuickSettings)
 
 
 def celery_app() -> Any:

@@ -121,16 +121,10 @@ class Enqueuer:
         finally:
             connection.close()
 
-    @property
-    def conf(self) -> Any:
-        """The app's configuration as long as a bulk lasts; else None."""
-        gathering = self._gathering.get()
-        return gathering.conf if gathering is not None and gathering.is_open else None
-
     @contextlib.contextmanager
     def bulk(self) -> Iterator[None]:
         """Gather the calls of a block. Nothing is written if it raises."""
-        outer, own = self._gathering.get(), Gathering(self._app.conf)
+        outer, own = self._gathering.get(), Gathering()
         token = self._gathering.set(own)
         try:
             yield

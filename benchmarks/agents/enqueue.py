@@ -1,14 +1,16 @@
 """Make task calls inside a transaction, and say what one of them cost.
 
-    python -m benchmarks.agents.enqueue single | bulk | group | on_commit
+    python -m benchmarks.agents.enqueue single | bulk | group | on_commit | round_trip | insert
 
-Every line on stdin is a number of calls per transaction and a number of transactions.
+The last two are no calls but the limit: what the driver needs for the statement alone. Every line
+on stdin is a number of calls per transaction and a number of transactions.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from functools import lru_cache
 from time import perf_counter, process_time
 from typing import Any
 
@@ -38,6 +40,46 @@ def on_commit(task: Any, count: int) -> None:
         task.delay_on_commit(number, PAYLOAD)
 
 
+def round_trip(task: Any, count: int) -> None:  # noqa: ARG001  a form like the others
+    from django.db import connection
+
+    cursor = connection.connection.cursor()
+    for _ in range(count):
+        cursor.execute("SELECT 1")
+
+
+def insert(task: Any, count: int) -> None:
+    from django.db import connection
+
+    sql, params = insertion(task)
+    cursor = connection.connection.cursor()
+    for _ in range(count):
+        cursor.execute(sql, params)
+
+
+@lru_cache(maxsize=1)
+def insertion(task: Any) -> tuple[str, list[Any]]:
+    """The statement that one call executes."""
+    from django.db import connection
+
+    from django_integration import rows
+
+    task.delay(0, PAYLOAD)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(rows.Row._fields)} FROM celery_outbox LIMIT 1")
+        return rows._insertion("postgresql", [rows.Row(*cursor.fetchone())], notify=False)
+
+
+FORMS = {
+    "single": single,
+    "bulk": bulk,
+    "group": group,
+    "on_commit": on_commit,
+    "round_trip": round_trip,
+    "insert": insert,
+}
+
+
 def measure(form: Any, task: Any, count: int, transactions: int) -> dict[str, float]:
     """Microseconds per call, the median transaction's."""
     from django.db import transaction
@@ -58,7 +100,7 @@ def measure(form: Any, task: Any, count: int, transactions: int) -> dict[str, fl
 
 
 def main() -> None:
-    form = {"single": single, "bulk": bulk, "group": group, "on_commit": on_commit}[sys.argv[1]]
+    form = FORMS[sys.argv[1]]
     task = agents.start().tasks["benchmarks.noop"]
     measure(form, task, 20, 1)  # imports, caches, declares the queue
     print("ready", flush=True)

@@ -118,9 +118,11 @@ def our_workers(broker: brokers.Broker, table: Table, count: int = 1) -> Contend
 
 
 def the_peer(
-    broker: brokers.Broker, table: Table, kind: str | None = None, note: str = ""
+    broker: brokers.Broker,
+    table: Table,
+    kind: str | None = None,
+    name: str = "django-celery-outbox",
 ) -> Contender:
-    name = f"django-celery-outbox{note}"
     where, kind = table.where, kind or broker.name
     return Contender(name, broker, lambda: [peer_relay(where, kind)], table, share=0.2)
 

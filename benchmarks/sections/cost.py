@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WITHOUT = "a worker without a relay"
 WITH_IDLE = "a worker with an idle relay"
 WITH_BUSY = "a worker with a busy relay"
+PEER_IDLE = "django-celery-outbox, its relay"
+OURS = "this package"
 
 TASKS = """\
 Tasks per second that a worker (one prefork process) executes, of {:,} that do nothing and wait in
@@ -47,7 +49,7 @@ def idle(bench: Bench) -> None:
     contenders = {
         WITHOUT: lambda: worker(where, "rabbitmq", queue=IDLE, relay=False),
         WITH_IDLE: lambda: worker(where, "rabbitmq", queue=IDLE),
-        "django-celery-outbox, its relay": lambda: peer_relay(peer, "confirmed"),
+        PEER_IDLE: lambda: peer_relay(peer, "confirmed"),
     }
     for _ in range(bench.plan.growth_rounds):
         for name, start in contenders.items():
@@ -74,7 +76,7 @@ def database(bench: Bench) -> None:
     rabbitmq = bench.brokers["rabbitmq"]
     ours, peer = bench.table(), bench.peer_table()
     contenders = [
-        ("this package", our_workers(rabbitmq, ours), ours),
+        (OURS, our_workers(rabbitmq, ours), ours),
         ("django-celery-outbox", the_peer(rabbitmq, peer, "confirmed"), peer),
     ]
     for _ in range(bench.plan.growth_rounds):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 OURS = "this package"
 PEER = "django-celery-outbox"
 SMALLEST = f"{OURS}, 10,000 rows"
+SMALLEST_PEER = f"{PEER}, 10,000 rows"
 NO_SNAPSHOT = "no other session"
 SNAPSHOT = "an old snapshot is held"
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 OURS = "this package, 1 worker"
 PEER = "django-celery-outbox"
+PEER_CONFIRMED = f"{PEER}, confirm_publish"
+PEER_UNCONFIRMED = f"{PEER}, not confirmed"
 AMQP = "py-amqp loop, confirms per 500"
 KOMBU = "kombu Producer.batch() loop"
 PUBLISHER = "this package, its publisher alone"
@@ -36,8 +38,8 @@ def run(bench: Bench) -> None:
         *(our_workers(rabbitmq, ours, number) for number in workers),
         the_limit("amqp", AMQP, rabbitmq, ours, count),
         the_limit("ours", PUBLISHER, rabbitmq, ours, count),
-        the_peer(rabbitmq, peer, "confirmed", ", confirm_publish"),
-        the_peer(rabbitmq, peer, "rabbitmq", ", not confirmed"),
+        the_peer(rabbitmq, peer, "confirmed", name=PEER_CONFIRMED),
+        the_peer(rabbitmq, peer, name=PEER_UNCONFIRMED),
     ])  # fmt: skip
     _compare(bench, "relay_redis", "Redis", KOMBU, [
         *(our_workers(redis, ours, number) for number in workers),

@@ -15,13 +15,15 @@ from uuid import uuid4
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery, Task, beat, shared_task
+from celery.app.defaults import _OLD_SETTING_KEYS, SETTING_KEYS
+from celery.app.utils import Settings as CelerySettings
 from django.conf import Settings, settings
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
-from django_integration.conf import DjangoSettings
+from django_integration.conf import DjangoSettings, QuickSettings
 from tests.proj.relaying import messages, rows
 
 if TYPE_CHECKING:
@@ -105,6 +107,38 @@ def test_a_django_setting_that_is_assigned_later_reaches_the_app(
 ) -> None:
     monkeypatch.setattr(settings, "CELERY_TASK_ALWAYS_EAGER", True, raising=False)
     assert django_app.conf.task_always_eager is True
+
+
+def spellings() -> list[str]:
+    names = [*SETTING_KEYS, *_OLD_SETTING_KEYS, "outbox_batch_size", "TIME_ZONE", "nobody_has_it"]
+    return [each for name in names for each in (name, f"CELERY_{name.upper()}", name.upper())]
+
+
+@pytest.mark.parametrize("namespace", ["CELERY", None])
+def test_every_setting_is_what_celery_itself_says(namespace: str | None) -> None:
+    """Including those that there are not, and what was changed later on."""
+    app = OutboxCelery("configured", set_as_current=False, broker="memory://")
+    if namespace:
+        app.config_from_object("django.conf:settings", namespace=namespace)
+    app.conf.task_default_queue = "changed"
+    assert app.conf.task_default_queue == "changed"
+    assert type(app.conf) is QuickSettings
+    for name in spellings():
+        assert _read(app.conf, name) == _read(CelerySettings.__getitem__, app.conf, name), name
+
+
+def _read(source: Any, *key: Any) -> Any:
+    try:
+        return source(*key) if callable(source) else source[key[0]]
+    except KeyError as missing:
+        return str(missing)
+
+
+def test_a_copy_of_the_configuration_is_one_of_its_own(django_app: Any) -> None:
+    copied = django_app.conf.copy()
+    copied.task_default_queue = "copied"
+    assert (copied.task_default_queue, copied.task_always_eager) == ("copied", False)
+    assert django_app.conf.task_default_queue != "copied"
 
 
 def test_django_is_still_asked_for_settings_the_short_way(django_app: Any) -> None:

@@ -1,0 +1,58 @@
+"""The README's numbers: a few rows of a full run, written between two comments by the program."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from benchmarks.results import number
+from benchmarks.sections import enqueue, growth, latency, relay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from benchmarks.plan import Plan
+    from benchmarks.results import Results
+
+MARK = re.compile(r"(<!-- numbers:begin -->\n).*?(<!-- numbers:end -->)", re.DOTALL)
+PLAIN = "plain Celery, or the bare loop"
+
+
+def update(readme: Path, results: Results, plan: Plan) -> None:
+    """Replace what stands between the comments."""
+    text = "\n".join(lines(results, plan))
+    readme.write_text(MARK.sub(rf"\g<1>{text}\n\g<2>", readme.read_text()))
+
+
+def lines(results: Results, plan: Plan) -> Iterator[str]:
+    cores = f"{results.machine['cores']} cores ({results.machine['cpu']})"
+    yield f"Medians of `make bench` on {cores}, everything on one"
+    yield "machine; [all of it](docs/benchmarks/index.md), with spread, plots and what falls short:"
+    yield ""
+    yield f"| | this package | django-celery-outbox | {PLAIN} |"
+    yield "|---|---|---|---|"
+    for what, cells in _rows(results, plan):
+        yield f"| {what} | {' | '.join(cells)} |"
+
+
+def _rows(results: Results, plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    def cells(section: str, metric: str, *contenders: str) -> list[str]:
+        found = results.sections[section]
+        spreads = [found.spread(each, metric) for each in contenders]
+        shown = [number(spread.median) if spread else "" for spread in spreads]
+        return shown + [""] * (3 - len(shown))
+
+    calls = enqueue.SINGLE, enqueue.PEER, enqueue.DIRECT
+    yield "one call, µs", cells("enqueue", "call", *calls)
+    yield "one of many calls, µs", cells("enqueue", "call", enqueue.BULK, "", "")
+    confirmed = relay.OURS, relay.PEER_CONFIRMED, relay.AMQP
+    yield "to RabbitMQ, confirmed, messages/s", cells("relay_rabbitmq", "rate", *confirmed)
+    redis = relay.OURS, relay.PEER, relay.KOMBU
+    yield "to Redis, messages/s", cells("relay_redis", "rate", *redis)
+    parked = [growth.parked_name(side, plan.parked) for side in (growth.OURS, growth.PEER)]
+    waiting = f"{sum(plan.parked):,} rows, {plan.parked[0]:,} backing off"
+    yield f"the same with {waiting}", cells("backlog", "rate", *parked)
+    steady = [latency.contender(side, 200) for side in (latency.OURS, latency.PEER)]
+    for metric in ("p50", "p99"):
+        yield f"`COMMIT` to consumer at 200/s, {metric}, ms", cells("latency", metric, *steady)
