@@ -61,7 +61,11 @@ class Process:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        self.kill()
+        for pipe in (self.popen.stdin, self.popen.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
         if error is None:
             self._log.unlink()
 
@@ -89,18 +93,8 @@ class Process:
         """Resident megabytes of the process itself."""
         return psutil.Process(self.popen.pid).memory_info().rss / 1e6
 
-    def stop(self) -> None:
-        if self.alive:
-            self.popen.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self.popen.wait(20)
-        self.kill()
-        for pipe in (self.popen.stdin, self.popen.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-
     def kill(self) -> None:
+        """What was to be measured has been: a gentle stop takes a worker six seconds."""
         with suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()

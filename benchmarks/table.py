@@ -6,6 +6,7 @@ database in one transaction, and dated as if they had come in at 2,000 per secon
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,19 @@ class Table:
 
     def count(self) -> int:
         return int(self.execute("SELECT count(*) FROM celery_outbox")[0][0])
+
+    def wait_until_empty(self) -> None:
+        while self.count():
+            time.sleep(0.01)
+
+    def wait_until_alone(self) -> None:
+        """Until no other session uses this PostgreSQL database."""
+        others = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        while self.execute(others)[0][0]:
+            time.sleep(0.05)
 
     @contextmanager
     def old_snapshot(self) -> Iterator[None]:

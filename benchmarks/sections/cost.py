@@ -97,7 +97,8 @@ def _counted(relay: Contender, table: Table, count: int) -> tuple[float, float]:
         filled.fill(messages, payload)
         before, moved = _counters(filled), messages
 
-    relay.run(count, fill)  # stops the relay, which then has settled and reported everything
+    relay.run(count, fill)
+    table.wait_until_alone()  # then the relay's session has reported everything
     wal, transactions = _counters(table)
     return (wal - before[0]) / moved, (transactions - before[1]) / moved * 1000
 
