@@ -56,8 +56,8 @@ FULL = Plan(
     snapshot_messages=60_000,
     payloads=((100, 10_000), (1_000, 10_000), (10_000, 5_000), (100_000, 500)),
     idle_seconds=10,
-    tasks=10_000,
-    task_rounds=5,
+    tasks=4_000,
+    task_rounds=9,
 )
 
 QUICK = Plan(

@@ -5,6 +5,7 @@ Where a relay is part of a worker that is there anyway, what counts is what it a
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,9 @@ class Comparison:
 
     @property
     def ahead(self) -> bool:
-        ours, theirs = Spread.of(self.ours).median, Spread.of(self.theirs).median
-        return ours > theirs if self.more else ours < theirs
+        if self.times is not None:
+            return self.times.median > 1
+        return not self.more and statistics.median(self.ours) < statistics.median(self.theirs)
 
 
 def comparisons(results: Results, plan: Plan) -> list[Comparison]:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps import tracing
 from celery_outbox_steps.classify import Verdict, classify, describe
 from celery_outbox_steps.envelope import open_envelope
-from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import (
     BatchResult,
     ClaimedMessage,
@@ -189,8 +188,8 @@ class Relay:
     def _take_ahead(self) -> None:
         try:
             ahead = self._claim(self._config.batch_size)
-        except StoreError:
-            return  # the settle that follows says so, and the next tick claims again
+        except Exception:  # noqa: BLE001
+            return  # the next tick claims again, and then it is said what is wrong
         if ahead is not None:
             ahead.send_before -= self._config.send_timeout  # it starts late
             self._ahead = ahead

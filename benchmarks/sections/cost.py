@@ -45,6 +45,8 @@ def run(bench: Bench) -> None:
 def idle(bench: Bench) -> None:
     section = Section("idle", "Cost: idle", IDLE_TEXT, {"cpu": "%", "memory": "MB"})
     bench.results.sections["idle"] = section
+    for table in (bench.table(), bench.peer_table()):
+        table.reset()  # what a former section left behind would be work
     where, peer = bench.table().where, bench.peer_table().where
     contenders = {
         WITHOUT: lambda: worker(where, "rabbitmq", queue=IDLE, relay=False),
