@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 OUTAGE_DELAY = 1.0
 """Seconds until a row is due again after an outage. The breaker is what keeps the relay calm."""
+LARGE = 16 * 1024 * 1024
+"""Bytes of a batch that is not worth a second one in memory."""
 
 
 def new_relay_id() -> str:
@@ -78,6 +80,10 @@ class _Batch:
     @property
     def outage(self) -> str:
         return next((each.error for each in self.outcomes if isinstance(each, Deferred)), "")
+
+    @property
+    def is_large(self) -> bool:
+        return sum(row.size for row in self.rows) > LARGE
 
     def add(self, outcome: Outcome) -> None:
         del self.unsent[outcome.message.id]
@@ -175,7 +181,7 @@ class Relay:
     @contextmanager
     def _claiming_ahead(self, batch: _Batch) -> Iterator[None]:
         """Claim the next batch while the block runs, if there is surely one."""
-        if not self._claim_ahead or not batch.full or self._hurry():
+        if not self._claim_ahead or not batch.full or batch.is_large or self._hurry():
             yield
             return
         helper = Thread(target=self._take_ahead, name="outbox-relay-claim", daemon=True)

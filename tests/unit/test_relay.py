@@ -365,6 +365,13 @@ class TestClaimAhead:
         assert [bench.tick().published, bench.tick().published] == [1, 1]
         assert seen == [1]
 
+    def test_two_batches_of_large_messages_are_not_held_at_once(self) -> None:
+        seen: list[int] = []
+        bench = self.bench(Meanwhile(lambda: seen.append(bench.leased)))
+        bench.add(4, args=f'["{"x" * 9_000_000}"]')
+        assert bench.tick().published == 2
+        assert seen == [2]
+
     def test_an_outage_gives_it_back_at_once(self) -> None:
         bench = self.bench()
         bench.add(5)
