@@ -48,11 +48,11 @@ def _rows(results: Results, plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "one of many calls, µs", cells("enqueue", "call", enqueue.BULK, "", "")
     confirmed = relay.OURS, relay.PEER_CONFIRMED, relay.AMQP
     yield "to RabbitMQ, confirmed, messages/s", cells("relay_rabbitmq", "rate", *confirmed)
-    redis = relay.OURS, relay.PEER, relay.KOMBU
-    yield "to Redis, messages/s", cells("relay_redis", "rate", *redis)
     parked = [growth.parked_name(side, plan.parked) for side in (growth.OURS, growth.PEER)]
     waiting = f"{sum(plan.parked):,} rows, {plan.parked[0]:,} backing off"
     yield f"the same with {waiting}", cells("backlog", "rate", *parked)
+    redis = relay.OURS, relay.PEER, relay.KOMBU
+    yield "to Redis, messages/s", cells("relay_redis", "rate", *redis)
     steady = [latency.contender(side, 200) for side in (latency.OURS, latency.PEER)]
     for metric in ("p50", "p99"):
         yield f"`COMMIT` to consumer at 200/s, {metric}, ms", cells("latency", metric, *steady)
