@@ -72,6 +72,11 @@ def _spellings(prefix: str | None, rules: Any, key: str) -> tuple[str, ...]:
     return names
 
 
+MAP_BY_MAP = CelerySettings({"key": "map"}, [{"X_KEY": "spelling"}], prefix="X")["key"] == "map"
+"""Whether this Celery looks in its maps one after the other. Older ones look for one spelling after
+the other, which may find another value: they keep their own way."""
+
+
 def with_fast_misses(config: Any) -> Any:
     """The same configuration; if it is Django's settings, one that is faster to read."""
     if type(config) is DictAttribute and isinstance(config.obj, LazySettings):
@@ -81,7 +86,7 @@ def with_fast_misses(config: Any) -> Any:
 
 def quicken(source: Any, **_: Any) -> None:
     """Receives an app's `on_after_configure`: its settings stay the same object, but get quick."""
-    if type(source) is CelerySettings:
+    if type(source) is CelerySettings and MAP_BY_MAP:
         # Plainly set, the attribute would become a setting.
         object.__setattr__(source, "__class__", QuickSettings)
 
