@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
 
-from benchmarks.processes import run_agent
+from benchmarks.processes import ContenderError, run_agent
 from benchmarks.project.settings import database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TEMPLATES = 500
 PER_SECOND = 2000
+PATIENCE = 60.0
 LONGEST = 2000  # times 500 rows: a million
 
 DATED = {
@@ -76,8 +77,7 @@ class Table:
         return int(self.execute("SELECT count(*) FROM celery_outbox")[0][0])
 
     def wait_until_empty(self) -> None:
-        while self.count():
-            time.sleep(0.01)
+        _wait(lambda: not self.count(), f"{self.where} was not emptied")
 
     def wait_until_alone(self) -> None:
         """Until no other session uses this PostgreSQL database."""
@@ -85,8 +85,7 @@ class Table:
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-        while self.execute(others)[0][0]:
-            time.sleep(0.05)
+        _wait(lambda: not self.execute(others)[0][0], f"somebody else stayed in {self.where}")
 
     @contextmanager
     def old_snapshot(self) -> Iterator[None]:
@@ -140,3 +139,11 @@ class Table:
         if self.side == "ours":
             return {"due_at": later, "updated_at": now, "retries": "1"}
         return {"retry_after": later, "updated_at": now, "retries": "1"}
+
+
+def _wait(done: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not done():
+        if time.monotonic() > deadline:
+            raise ContenderError(f"{complaint} within {PATIENCE:g} seconds")
+        time.sleep(0.01)

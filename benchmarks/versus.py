@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from benchmarks.plan import Plan
     from benchmarks.results import Results, Section
 
-PEER = "django-celery-outbox"
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -89,7 +87,7 @@ def _all(results: Results, plan: Plan) -> Iterator[Comparison]:
         ("Transactions of the relay", "transactions"),
         ("Statements of the relay", "statements"),
     ):
-        yield compare(what, "database", cost.OURS, PEER, metric)
+        yield compare(what, "database", cost.OURS, relay.PEER, metric)
     yield from _added(results.sections.get("idle"))
 
 

@@ -106,6 +106,11 @@ def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Mess
     return message
 
 
+def size_of(row: Any) -> int:
+    """About how many bytes a row holds, on its way in or out."""
+    return len(row.args) + len(row.kwargs) + len(row.options) + len(row.payload or b"")
+
+
 def ascii_text(value: Any) -> str:
     """For people only: any database can hold it, whatever its encoding."""
     text = str(value).encode("ascii", "backslashreplace").decode()

@@ -29,11 +29,6 @@ class ClaimedMessage(NamedTuple):
     waited: float
     """Seconds from the row's creation to this claim, by the database's clock."""
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it is."""
-        return len(self.args) + len(self.kwargs) + len(self.options) + len(self.payload or b"")
-
 
 @dataclass(slots=True)
 class Message:

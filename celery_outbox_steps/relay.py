@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps import tracing
 from celery_outbox_steps.classify import Verdict, classify, describe
-from celery_outbox_steps.envelope import open_envelope
+from celery_outbox_steps.envelope import open_envelope, size_of
 from celery_outbox_steps.messages import (
     BatchResult,
     ClaimedMessage,
@@ -83,7 +83,7 @@ class _Batch:
 
     @property
     def is_large(self) -> bool:
-        return sum(row.size for row in self.rows) > LARGE
+        return sum(map(size_of, self.rows)) > LARGE
 
     def add(self, outcome: Outcome) -> None:
         del self.unsent[outcome.message.id]

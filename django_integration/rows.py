@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.transaction import atomic
 
-from celery_outbox_steps.envelope import SCHEMA_VERSION
+from celery_outbox_steps.envelope import SCHEMA_VERSION, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,10 +47,6 @@ class Row(NamedTuple):
     sentry_baggage: str | None
     structlog_context: str | None
 
-    @property
-    def size(self) -> int:
-        return len(self.args) + len(self.kwargs) + len(self.options) + len(self.payload or b"")
-
 
 def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool = False) -> None:
     """Write the rows in the connection's current transaction."""
@@ -69,11 +65,11 @@ def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
     chunk: list[Row] = []
     size = 0
     for row in rows:
-        if chunk and (len(chunk) == most or size + row.size > CHUNK_BYTES):
+        if chunk and (len(chunk) == most or size + size_of(row) > CHUNK_BYTES):
             yield chunk
             chunk, size = [], 0
         chunk.append(row)
-        size += row.size
+        size += size_of(row)
     if chunk:
         yield chunk
 
