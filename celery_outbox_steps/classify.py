@@ -1,13 +1,14 @@
-"""What a failure means for its message: nothing, try again, or never.
+"""What an exception says: about one message, about the connection, or about the whole broker.
 
-`outage`: the broker is away, the message is not to blame. `permanent`: it can't be published, now
-or ever. `transient`: everything else; it costs a retry. Pure functions of the exception.
+Publishers ask `concerns_connection` and `refuses_everything` to tell a message's own error from an
+`Outage`; the relay asks `is_permanent` whether another attempt makes sense. Judged by class and not
+by text wherever a library has classes. Pure functions of the exception.
 """
 
 from __future__ import annotations
 
+import errno
 import struct
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from amqp import exceptions as amqp_errors
@@ -16,32 +17,43 @@ from kombu import exceptions as kombu_errors
 from celery_outbox_steps.errors import EnvelopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
-class Verdict(str, Enum):
-    """Three kinds of failure; compares equal to its name."""
+def is_permanent(error: BaseException) -> bool:
+    """Whether this message can't be published as it is, now or ever.
 
-    OUTAGE = "outage"
-    PERMANENT = "permanent"
-    TRANSIENT = "transient"
-
-
-def classify(
-    error: BaseException, connection_errors: Iterable[type[BaseException]] = ()
-) -> Verdict:
-    """Judge by class, not by text. `connection_errors`: what the app's transport calls so."""
-    if isinstance(error, (EnvelopeError, *_UNSENDABLE_AMQP)):
-        return Verdict.PERMANENT
+    Everything else may be put right by somebody (a missing exchange, a lost permission) and costs
+    the message a retry.
+    """
     if isinstance(error, amqp_errors.AMQPError):
-        return _amqp_verdict(error)
-    if isinstance(error, BATCH_ERRORS):
-        return _batch_verdict(error)
-    if isinstance(error, _OUTAGES) or _redis_names(error) & _REDIS_OUTAGES:
-        return Verdict.OUTAGE
-    if isinstance(error, _UNSENDABLE) or _redis_names(error) & {"DataError"}:
-        return Verdict.PERMANENT
-    return Verdict.OUTAGE if isinstance(error, _trusted(connection_errors)) else Verdict.TRANSIENT
+        return _is_permanent_amqp(error)
+    if isinstance(error, OSError):
+        return False  # a bad certificate is a ValueError by descent
+    return isinstance(error, _UNSENDABLE) or "DataError" in _redis_names(error)
+
+
+def concerns_connection(
+    error: BaseException, connection_errors: Iterable[type[BaseException]] = ()
+) -> bool:
+    """Whether it looks like a lost connection. `connection_errors`: what the transport calls so."""
+    cause = error.__cause__ if isinstance(error, amqp_errors.AMQPError) else error
+    if isinstance(error, kombu_errors.InconsistencyError) or is_permanent(error):
+        return False  # "no queue is bound" is a ConnectionError by descent only
+    if isinstance(cause, OSError):  # kombu's own transports wrap it in a ChannelError
+        return cause.errno not in _ABOUT_A_NAME
+    if refuses_everything(error) or _redis_names(error) & {"ConnectionError", "TimeoutError"}:
+        return True
+    return isinstance(error, (*_LOST, *_trusted(connection_errors)))
+
+
+def refuses_everything(error: BaseException) -> bool:
+    """Whether Redis answered that it takes nothing from anybody: it, or what caused it."""
+    return any(
+        _redis_names(each) & _REDIS_REFUSALS
+        or ("ResponseError" in _redis_names(each) and str(each).startswith(_REDIS_STATES))
+        for each in _chain(error)
+    )
 
 
 def describe(error: BaseException, limit: int = 1000) -> str:
@@ -57,15 +69,12 @@ def describe(error: BaseException, limit: int = 1000) -> str:
 def _named(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception as exc:  # noqa: BLE001  somebody's __str__; the row must be settled all the same
+    except Exception as exc:  # noqa: BLE001  a library's __str__; the row must be settled anyway
         return f"{type(error).__name__}: (no message: {type(exc).__name__})"
 
 
-BATCH_ERRORS: tuple[type[Exception], ...] = tuple(
-    filter(None, [getattr(kombu_errors, "BatchPublishError", None)])  # kombu 5.7
-)
-_UNSENDABLE_AMQP = (amqp_errors.ContentTooLarge,)
 _UNSENDABLE = (
+    EnvelopeError,
     kombu_errors.SerializationError,
     TypeError,
     ValueError,
@@ -73,45 +82,39 @@ _UNSENDABLE = (
     RecursionError,
     struct.error,
 )
-_OUTAGES = (OSError, kombu_errors.OperationalError, kombu_errors.LimitExceeded)
-_REDIS_OUTAGES = {
-    "ConnectionError",
-    "TimeoutError",
+_LOST = (amqp_errors.ConnectionError, kombu_errors.OperationalError, kombu_errors.LimitExceeded)
+_ABOUT_A_NAME = {errno.ENAMETOOLONG, errno.EFBIG, errno.EILSEQ}
+"""A file system that refuses this queue's file, and no other."""
+_REDIS_REFUSALS = {
+    "AuthenticationError",
+    "BusyLoadingError",
     "ReadOnlyError",
     "OutOfMemoryError",
     "ClusterDownError",
     "MasterDownError",
     "TryAgainError",
 }
+_REDIS_STATES = ("MISCONF", "NOREPLICAS", "NOAUTH")
+"""States of the whole server that redis-py has no class for."""
 _PUBLISH = (60, 40)
 
 
-def _amqp_verdict(error: Exception) -> Verdict:
-    if isinstance(error, kombu_errors.InconsistencyError):
-        return Verdict.TRANSIENT  # "no queue is bound": a ConnectionError by descent only
-    if isinstance(error.__cause__, OSError):
-        return Verdict.OUTAGE  # kombu's own transports wrap it: a directory or socket is gone
+def _is_permanent_amqp(error: amqp_errors.AMQPError) -> bool:
     method = getattr(error, "method_sig", None) or (0, 0)
-    if isinstance(error, amqp_errors.AccessRefused) and method == (0, 0):
-        return Verdict.OUTAGE  # at login; a refusal of an exchange names the method
-    if isinstance(error, (amqp_errors.PreconditionFailed, amqp_errors.AccessRefused)):
-        # Refused as it is. A queue that can't be declared may be put right by somebody.
-        return Verdict.PERMANENT if method == _PUBLISH else Verdict.TRANSIENT
-    if isinstance(error, amqp_errors.FrameSyntaxError) and method == (0, 0):
-        return Verdict.PERMANENT  # py-amqp's own: "table type not handled"
-    # A message that breaks the connection is named as the reason, and must not stop the relay.
-    is_outage = isinstance(error, amqp_errors.ConnectionError) and method != _PUBLISH
-    return Verdict.OUTAGE if is_outage else Verdict.TRANSIENT
+    if isinstance(error, amqp_errors.PreconditionFailed):
+        return method == _PUBLISH  # a queue that can't be declared may be put right
+    if isinstance(error, amqp_errors.FrameSyntaxError):
+        return method == (0, 0)  # py-amqp's own: "table type not handled"
+    return isinstance(error, amqp_errors.ContentTooLarge)
 
 
-def _batch_verdict(error: BaseException) -> Verdict:
-    """A pipeline that Redis answered with an error is no outage: it would fail for ever."""
-    names = _redis_names(error.__cause__)
-    answered = "ResponseError" in names and not names & _REDIS_OUTAGES
-    return Verdict.TRANSIENT if answered else Verdict.OUTAGE
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
-def _redis_names(error: BaseException | None) -> set[str]:
+def _redis_names(error: BaseException) -> set[str]:
     # By name: redis-py is optional.
     return {each.__name__ for each in type(error).__mro__ if each.__module__ == "redis.exceptions"}
 

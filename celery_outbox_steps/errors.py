@@ -27,6 +27,17 @@ class EnvelopeError(OutboxError, ValueError):
     """A row does not hold a message that this version understands. Permanent for that row."""
 
 
+class Outage(OutboxError):
+    """The broker can't be reached, or takes no messages from anybody. No message is to blame."""
+
+
+class Interrupted(Outage):
+    """The connection broke, or the broker fell silent, while messages were on their way.
+
+    What became of them is unknown, and one of them may be the cause.
+    """
+
+
 class Unroutable(OutboxError):
     """The broker returned the message: no queue is bound for its routing key."""
 

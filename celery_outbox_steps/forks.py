@@ -22,7 +22,8 @@ class ForkGate:
     """`with gate:` around a unit of work. A fork waits for its end, but not for ever.
 
     Fair: while a fork waits, no new unit starts, even if a relay works back to back. Several
-    threads may work at once, and any thread may fork.
+    threads may work at once, and any thread may fork. A unit that hangs (a statement that waits
+    for a lock) costs one fork its patience; the forks after it do not wait for that unit again.
     """
 
     def __init__(self, patience: float = 1.0) -> None:
@@ -38,6 +39,7 @@ class ForkGate:
         # In a child the working threads do not exist, nor does anybody who could notify.
         self._changed = threading.Condition(threading.Lock())
         self._working: set[int] = set()
+        self._hanging: set[int] = set()
         self._forks = 0
 
     def __enter__(self) -> None:
@@ -56,15 +58,16 @@ class ForkGate:
     ) -> None:
         with self._changed:
             self._working.discard(threading.get_ident())
+            self._hanging.discard(threading.get_ident())
             self._changed.notify_all()
 
     def _before_fork(self) -> None:
         end = monotonic() + self.patience
         with self._changed:
             self._forks += 1
-            while self._working - {threading.get_ident()}:
+            while waited_for := self._working - self._hanging - {threading.get_ident()}:
                 if not self._changed.wait(max(0.0, end - monotonic())):
-                    break
+                    self._hanging |= waited_for
 
     def _after_in_parent(self) -> None:
         with self._changed:

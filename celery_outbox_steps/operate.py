@@ -7,7 +7,7 @@ on any Store, in chunks, and reports progress to whoever is waiting.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -137,6 +137,8 @@ def _batches(app: Any, store: Store) -> Generator[BatchResult, None, None]:
         while (result := relay.run_once()).claimed:
             yield result
     finally:
+        with suppress(StoreError):
+            relay.settle()  # Ctrl-C: what is in hand is free for others at once
         relay.close()
 
 

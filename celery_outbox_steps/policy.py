@@ -1,12 +1,23 @@
 """The relay's decisions about time: how long to back off, when to stop asking, how long to rest.
 
-Pure: every method is told what time it is, nothing sleeps, nothing does I/O. What kind of failure
-an exception is stands in `celery_outbox_steps.classify`.
+Pure but for the clock itself: every method is told what time it is, nothing sleeps, nothing does
+I/O. What kind of failure an exception is stands in `celery_outbox_steps.classify`.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def time_passed() -> float:
+    """Seconds by a clock that never jumps back and does not stop while the machine is suspended.
+
+    `time.monotonic()` does stop then (Linux), and a lease would seem to last for hours.
+    """
+    return time.clock_gettime(_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)

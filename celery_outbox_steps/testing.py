@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps.classify import describe
 from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
+from celery_outbox_steps.errors import Interrupted, Outage
 from celery_outbox_steps.messages import (
     ClaimedMessage,
     Dead,
@@ -313,10 +315,13 @@ class RecordingPublisher:
         self.published: list[Message] = []
         self.batches = 0
         self.down: Exception | None = None
-        """While set, nothing is taken: every message fails with this error, as in an outage."""
+        """While set, the broker can't be reached: this is why."""
+        self.can_tell = True
+        """Whether `reachable()` knows; on many transports it does not."""
         self.closed = False
         self._by_task: dict[str, Exception] = {}
         self._by_index: dict[int, Exception] = {}
+        self._breaking: dict[str, Exception] = {}
 
     def fail_task(self, task_name: str, error: Exception) -> None:
         """From now on every message of this task fails."""
@@ -326,26 +331,43 @@ class RecordingPublisher:
         """The message at this position fails, once, in the batch that has one there."""
         self._by_index[index] = error
 
+    def break_on_task(self, task_name: str, error: Exception) -> None:
+        """From now on every message of this task breaks the connection.
+
+        Unless the publisher is lazy, what was written before it arrives without a receipt.
+        """
+        self._breaking[task_name] = error
+
     def heal(self) -> None:
         """Nothing fails any more."""
         self.down = None
         self._by_task.clear()
         self._by_index.clear()
+        self._breaking.clear()
 
     def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:  # noqa: ARG002  the protocol's signature
         self.batches += 1
-        for index, message in enumerate(messages):
-            error = self._error(index, message)
-            if error is None:
-                self.published.append(message)
-            yield Receipt(index, error)
+        if self.down is not None:
+            raise Outage(describe(self.down)) from self.down
+        receipts = self._one_by_one(messages)
+        yield from receipts if self.lazy else list(receipts)
+
+    def reachable(self, timeout: float) -> bool:  # noqa: ARG002  the protocol's signature
+        return self.can_tell and self.down is None
 
     def close(self) -> None:
         self.closed = True
 
-    def _error(self, index: int, message: Message) -> Exception | None:
-        task_name = message.headers.get("task", "")
-        return self.down or self._by_index.pop(index, None) or self._by_task.get(task_name)
+    def _one_by_one(self, messages: Iterable[Message]) -> Iterator[Receipt]:
+        for index, message in enumerate(messages):
+            task_name = message.headers.get("task", "")
+            if task_name in self._breaking:
+                error = self._breaking[task_name]
+                raise Interrupted(describe(error)) from error
+            failure = self._by_index.pop(index, None) or self._by_task.get(task_name)
+            if failure is None:
+                self.published.append(message)
+            yield Receipt(index, failure)
 
 
 def _is_due(row: MemoryRow, now: float) -> bool:

@@ -1,8 +1,8 @@
 """RabbitMQ through py-amqp: the whole batch is written, then its confirms are awaited.
 
-A message counts as published only after the broker's ack, and a poison message fails alone:
-`pipeline` says how. Here a connection is borrowed and made sure of, queues are declared, and what
-can't be blamed on any message becomes the error of all that are undecided.
+A message counts as published only after the broker's ack. What the broker refuses with an answer,
+or by closing a channel, is that message's error: `pipeline` says how the others are kept out of it.
+What costs the connection interrupts the batch, and the relay finds the cause by sending alone.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from amqp.exceptions import AMQPError, Blocked
-from amqp.exceptions import ConnectionError as AmqpConnectionError
-from amqp.spec import Basic
+from amqp.exceptions import AMQPError, Blocked, ConnectionForced
 from kombu.common import maybe_declare
 
+from celery_outbox_steps.classify import describe
+from celery_outbox_steps.errors import Outage
 from celery_outbox_steps.messages import Receipt
 from celery_outbox_steps.publishers.borrow import (
     Deadline,
-    blame_nobody,
     borrowed_producer,
     connect,
     discard,
@@ -46,38 +45,48 @@ class AmqpPublisher:
     def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`. Order is kept but for what has to go alone."""
         deliveries = [Delivery(index, message) for index, message in enumerate(messages)]
-        deadline = Deadline(timeout)
-        error = self._hand_over(deliveries, deadline) if deliveries else None
-        if _blames_a_message(error):
-            self._find_culprit(deliveries, deadline)
+        outage = self._hand_over(deliveries, Deadline(timeout)) if deliveries else None
         for delivery in deliveries:
-            yield Receipt(delivery.index, delivery.error if delivery.settled else error)
+            if delivery.settled:
+                yield Receipt(delivery.index, delivery.error)
+        if outage is not None:
+            raise outage
+
+    def reachable(self, timeout: float) -> bool:
+        """A connection and a channel can be opened; neither has to do with any queue."""
+        try:
+            with self._living_producer(Deadline(timeout)) as producer:
+                producer.connection.connection.channel().close()
+        except Outage:
+            return False
+        return True
 
     def close(self) -> None:
         """Forget the channels; they end with their connections, which belong to the pool."""
         self._known.clear()
 
-    def _hand_over(self, deliveries: list[Delivery], deadline: Deadline) -> Exception | None:
-        """Settle what can be settled. Returns the error of all the rest."""
+    def _hand_over(self, deliveries: list[Delivery], deadline: Deadline) -> Outage | None:
+        """Settle what can be settled. Returns what keeps the rest from being settled."""
         try:
-            with borrowed_producer(self.app, deadline) as producer:
-                _make_sure_it_lives(producer.connection, deadline)
-                with _socket_timeout(producer.connection.connection, deadline.left()):
-                    return self._publish_on(producer, deliveries, deadline)
-        except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
-            return exc if _blames_a_message(exc) else blame_nobody(exc)
+            with self._living_producer(deadline) as producer:
+                return self._publish_on(producer, deliveries, deadline)
+        except Outage as outage:
+            return outage
 
-    def _find_culprit(self, deliveries: list[Delivery], deadline: Deadline) -> None:
-        """A message that makes the broker close the connection fails alone, like any other."""
-        for delivery in deliveries:
-            if not delivery.settled:
-                error = self._hand_over([delivery], deadline)
-                if error is not None:
-                    delivery.settle(error)
+    @contextmanager
+    def _living_producer(self, deadline: Deadline) -> Iterator[Any]:
+        """A producer whose connection is alive, with every read and write bounded."""
+        with borrowed_producer(self.app, deadline) as producer:
+            _make_sure_it_lives(producer.connection, deadline)
+            with _socket_timeout(producer.connection.connection, deadline.left()):
+                try:
+                    yield producer
+                except ConnectionForced as exc:  # by an operator, or by a broker that shuts down
+                    raise Outage(describe(exc)) from exc
 
     def _publish_on(
         self, producer: Any, deliveries: list[Delivery], deadline: Deadline
-    ) -> Exception | None:
+    ) -> Outage | None:
         wire = producer.connection.connection
         pipeline = Pipeline(wire, self._known_of(wire), deadline)
         try:
@@ -88,8 +97,9 @@ class AmqpPublisher:
             # The connection is kept: the broker reads what lies in a blocked socket later on, also
             # if we close it, so that connecting anew would add one more copy every time.
             pipeline.abandon()
-            error: Exception = blocked
-            return error
+            outage = Outage(describe(blocked))
+            outage.__cause__ = blocked
+            return outage
         return None
 
     def _run(self, pipeline: Pipeline, producer: Any, deliveries: list[Delivery]) -> None:
@@ -111,11 +121,6 @@ def _events_of(deliveries: list[Delivery]) -> list[Delivery]:
         for each in deliveries
         if each.message.event is not None and each.settled and each.error is None
     ]
-
-
-def _blames_a_message(error: Exception | None) -> bool:
-    """Whether the broker closed the connection because of what was published."""
-    return isinstance(error, AmqpConnectionError) and bool(error.method_sig == Basic.Publish)
 
 
 def _make_sure_it_lives(connection: Any, deadline: Deadline) -> None:

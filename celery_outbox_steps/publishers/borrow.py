@@ -10,10 +10,11 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from kombu.exceptions import LimitExceeded, OperationalError
+from kombu.exceptions import LimitExceeded
 
 from celery_outbox_steps import forks
-from celery_outbox_steps.classify import BATCH_ERRORS, Verdict, classify, describe
+from celery_outbox_steps.classify import describe
+from celery_outbox_steps.errors import Interrupted, Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,31 +38,36 @@ class Deadline:
 def borrowed_producer(
     app: Any, deadline: Deadline, prepare: Callable[[Any], None] | None = None
 ) -> Iterator[Any]:
-    """A connected producer. An exception inside closes its connection before giving it back."""
+    """A connected producer; `Outage` if there is none to be had.
+
+    An exception inside closes the connection before it is given back. It leaves as `Interrupted`,
+    unless the block knows better and raises `Outage` itself.
+    """
+    with _connected(app, deadline, prepare) as connection:
+        try:
+            yield app.producer_pool.Producer(connection, auto_declare=False)
+        except Outage:
+            raise
+        except Exception as exc:
+            raise Interrupted(describe(exc)) from exc
+
+
+@contextmanager
+def _connected(
+    app: Any, deadline: Deadline, prepare: Callable[[Any], None] | None
+) -> Iterator[Any]:
     connection = _acquire(app, deadline)
     try:
         if prepare is not None:
             prepare(connection)
         connect(connection, deadline)
         forks.shield(connection)
-        yield app.producer_pool.Producer(connection, auto_declare=False)
+        yield connection
     except BaseException:
         discard(connection)
         raise
     finally:
         connection.release()
-
-
-def blame_nobody(error: Exception) -> Exception:
-    """An error that hit a whole batch costs no message a retry, let alone its life.
-
-    A wrong transport option is a TypeError when connecting: as such it would condemn them all.
-    """
-    if isinstance(error, BATCH_ERRORS) or classify(error) is Verdict.OUTAGE:
-        return error
-    outage: Exception = OperationalError(describe(error))
-    outage.__cause__ = error
-    return outage
 
 
 def discard(connection: Any) -> None:
@@ -75,13 +81,15 @@ def _acquire(app: Any, deadline: Deadline) -> Any:
     try:
         return app.producer_pool.connections.acquire(block=True, timeout=deadline.left())
     except LimitExceeded as exc:
-        raise OperationalError(
+        raise Outage(
             "every connection of the app's pool is in use; raise broker_pool_limit"
         ) from exc
 
 
 def connect(connection: Any, deadline: Deadline) -> None:
-    """One attempt per configured broker."""
+    """One attempt per configured broker. Whatever fails here is an `Outage`: no message was sent,
+    and a wrong transport option (a TypeError) is no message's fault either.
+    """
     if connection.connected:
         return
     patience = connection.connect_timeout
@@ -94,5 +102,7 @@ def connect(connection: Any, deadline: Deadline) -> None:
             timeout=deadline.left(),
             reraise_as_library_errors=False,
         )
+    except Exception as exc:
+        raise Outage(describe(exc)) from exc
     finally:
         connection.connect_timeout = patience

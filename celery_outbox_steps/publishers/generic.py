@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.common import maybe_declare
 
-from celery_outbox_steps.classify import Verdict, classify
+from celery_outbox_steps.classify import concerns_connection
 from celery_outbox_steps.messages import Receipt
-from celery_outbox_steps.publishers.borrow import (
-    Deadline,
-    blame_nobody,
-    borrowed_producer,
-    discard,
-)
+from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer, discard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,29 +21,6 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import Message
 
 logger = logging.getLogger("celery_outbox")
-
-
-class Batch:
-    """Numbered messages, and the fate of each that has one: an error, or None if it arrived."""
-
-    def __init__(self, messages: Iterable[Message]) -> None:
-        self.fates: dict[int, Exception | None] = {}
-        self._rest = enumerate(messages)
-        self._taken = 0
-
-    def __iter__(self) -> Iterator[tuple[int, Message]]:
-        """Go on where the last loop ended."""
-        for position, message in self._rest:
-            self._taken = position + 1
-            yield position, message
-
-    def fail_rest(self, error: Exception) -> list[Receipt]:
-        """One error for all that have no fate, whether they were taken or not."""
-        for _ in self:
-            pass
-        failed = [each for each in range(self._taken) if each not in self.fates]
-        self.fates.update(dict.fromkeys(failed, error))
-        return [Receipt(position, error) for position in failed]
 
 
 class GenericPublisher:
@@ -62,29 +34,31 @@ class GenericPublisher:
 
     def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`. Ends early, without receipts, once `timeout` has passed."""
-        deadline, batch = Deadline(timeout), Batch(messages)
-        try:
-            with borrowed_producer(self.app, deadline) as producer:
-                yield from self._one_by_one(producer, batch, deadline)
-        except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
-            yield from batch.fail_rest(blame_nobody(exc))
+        deadline = Deadline(timeout)
+        with borrowed_producer(self.app, deadline) as producer:
+            yield from self._one_by_one(producer, messages, deadline)
+
+    def reachable(self, timeout: float) -> bool:  # noqa: ARG002  the protocol's signature
+        """Unknown: a transport like the file system "connects" whatever its state."""
+        return False
 
     def close(self) -> None:
         """Nothing is kept between two batches."""
 
-    def _one_by_one(self, producer: Any, batch: Batch, deadline: Deadline) -> Iterator[Receipt]:
-        for position, message in batch:
+    def _one_by_one(
+        self, producer: Any, messages: Iterable[Message], deadline: Deadline
+    ) -> Iterator[Receipt]:
+        for position, message in enumerate(messages):
             if position and deadline.passed():
                 return
-            batch.fates[position] = error = self._attempt(producer, message)
-            yield Receipt(position, error)
+            yield Receipt(position, self._attempt(producer, message))
 
     def _attempt(self, producer: Any, message: Message) -> Exception | None:
-        """Publish one. Raises where the connection is gone, for that is everybody's failure."""
+        """Publish one; its own error. Raises where the connection seems to be gone."""
         try:
             hand_over(producer, message, declare=self.declare)
         except Exception as exc:
-            if classify(exc, producer.connection.connection_errors) is Verdict.OUTAGE:
+            if concerns_connection(exc, producer.connection.connection_errors):
                 raise
             return exc
         send_event(producer, message, declare=self.declare)

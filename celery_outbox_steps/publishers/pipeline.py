@@ -234,6 +234,7 @@ def _is_inspected(message: Message) -> bool:
     properties, headers = message.properties, message.headers
     return (
         "user_id" in properties
+        or properties.get("delivery_mode", 2) not in (1, 2)
         or ("expiration" in properties and not _is_valid_expiration(properties["expiration"]))
         or "CC" in headers
         or "BCC" in headers

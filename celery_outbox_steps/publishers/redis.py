@@ -2,8 +2,8 @@
 
 What goes straight to a queue (Celery's default) is pushed with one `LPUSH queue, message, …` per
 queue, so that Redis answers for every queue; the rest goes through kombu's `Producer.batch()`
-(5.7), which has one answer for all. Without an answer nobody knows what arrived: those messages
-are tried again and may arrive twice.
+(5.7), which has one answer for all. Without an answer it is unknown what arrived: the batch is
+interrupted, the relay sends those messages again, and they may arrive twice.
 """
 
 from __future__ import annotations
@@ -15,16 +15,11 @@ from uuid import uuid4
 
 from kombu.utils.json import JSONEncoder
 
-from celery_outbox_steps.classify import Verdict, classify
+from celery_outbox_steps.classify import concerns_connection, refuses_everything
+from celery_outbox_steps.errors import Interrupted, Outage
 from celery_outbox_steps.messages import Receipt
-from celery_outbox_steps.publishers.borrow import (
-    Deadline,
-    blame_nobody,
-    borrowed_producer,
-    discard,
-)
+from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer, discard
 from celery_outbox_steps.publishers.generic import (
-    Batch,
     GenericPublisher,
     declare_missing,
     hand_over,
@@ -33,9 +28,12 @@ from celery_outbox_steps.publishers.generic import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from celery_outbox_steps.messages import Message
 
+Answers = dict[int, Exception | None]
+"""By position: the error of a message that Redis refused, None for one that it took."""
 FLUSH_AT = 4 * 1024 * 1024
 """Bytes of a pipeline: kombu, redis-py and Redis each hold all of it in memory."""
 _UNLIMITED = 1_000_000
@@ -49,39 +47,61 @@ class RedisPublisher(GenericPublisher):
 
     def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`."""
-        deadline, batch = Deadline(timeout), Batch(messages)
+        answers: Answers = {}
+        outage: Outage | None = None
         try:
-            with borrowed_producer(self.app, deadline, prepare=_bound_waits(timeout)) as producer:
-                if getattr(producer, "supports_batch_publish", False):  # kombu 5.7
-                    _Passage(producer, batch, declare=self.declare).publish()
-                else:
-                    for _ in self._one_by_one(producer, batch, deadline):
-                        pass
-        except Exception as exc:  # noqa: BLE001  a publisher answers for every message, it never raises
-            batch.fail_rest(blame_nobody(exc))
-        for position, error in batch.fates.items():
+            self._publish(messages, answers, timeout)
+        except Outage as exc:
+            outage = exc
+        for position, error in answers.items():
             yield Receipt(position, error)
+        if outage is not None:
+            raise outage
+
+    def reachable(self, timeout: float) -> bool:
+        """It answers a PING."""
+        try:
+            with self._producer(timeout) as producer:
+                producer.channel.client.ping()
+        except Outage:
+            return False
+        return True
+
+    def _publish(self, messages: Iterable[Message], answers: Answers, timeout: float) -> None:
+        try:
+            with self._producer(timeout) as producer:
+                if getattr(producer, "supports_batch_publish", False):  # kombu 5.7
+                    RedisBatch(producer, answers, declare=self.declare).publish(messages)
+                    return
+                for position, error in self._one_by_one(producer, messages, Deadline(timeout)):
+                    answers[position] = error
+        except Interrupted as exc:
+            if refuses_everything(exc):
+                # It answers and takes nothing from anybody: out of memory, or a replica by now.
+                raise Outage(str(exc)) from exc
+            raise
+
+    def _producer(self, timeout: float) -> AbstractContextManager[Any]:
+        return borrowed_producer(self.app, Deadline(timeout), prepare=_bound_waits(timeout))
 
 
-class _Passage:
+class RedisBatch:
     """One batch through one producer. A message is forgotten as soon as it is a text."""
 
-    def __init__(self, producer: Any, batch: Batch, *, declare: bool) -> None:
+    def __init__(self, producer: Any, answers: Answers, *, declare: bool) -> None:
         self._producer = producer
-        self._batch = batch
-        self._fates = batch.fates
+        self._answers = answers
         self._declare = declare
         self._pushes = _Pushes(producer.channel)
         self._others: dict[int, Message] = {}
         self._events: dict[int, Message] = {}
 
-    def publish(self) -> None:
-        for position, message in self._batch:
+    def publish(self, messages: Iterable[Message]) -> None:
+        for position, message in enumerate(messages):
             self._sort(position, message)
-        self._pushes.flush(self._fates)
+        self._pushes.flush(self._answers)
         self._through_kombu()
         self._send_events()
-        self._leave_if_away()
 
     def _sort(self, position: int, message: Message) -> None:
         if message.event is not None:
@@ -96,14 +116,14 @@ class _Passage:
         except Exception as exc:  # noqa: BLE001  raised again if it is not this message's failure
             self._note_failure(position, exc)
         if self._pushes.size > FLUSH_AT:
-            self._pushes.flush(self._fates)
+            self._pushes.flush(self._answers)
 
     def _through_kombu(self) -> None:
         if not self._others:
             return
-        with self._producer.batch(max_size=_UNLIMITED):
+        with self._producer.batch(max_size=_UNLIMITED):  # raises if it can't tell what arrived
             added = [each for each in self._others.items() if self._hand_over(*each)]
-        self._fates.update((position, None) for position, _ in added)
+        self._answers.update((position, None) for position, _ in added)
 
     def _hand_over(self, position: int, message: Message) -> bool:
         try:
@@ -114,20 +134,14 @@ class _Passage:
         return True
 
     def _note_failure(self, position: int, error: Exception) -> None:
-        """One message's failure, unless Redis is away: that is everybody's."""
-        if classify(error, self._producer.connection.connection_errors) is Verdict.OUTAGE:
+        """One message's failure, unless the connection is gone or Redis takes nothing."""
+        if concerns_connection(error, self._producer.connection.connection_errors):
             raise error
-        self._fates[position] = error
-
-    def _leave_if_away(self) -> None:
-        """A server that answers and takes nothing may be a replica now: connect anew next time."""
-        for error in self._fates.values():
-            if error is not None and classify(error) is Verdict.OUTAGE:
-                raise error
+        self._answers[position] = error
 
     def _send_events(self) -> None:
         for position, message in self._events.items():
-            if self._fates[position] is None:
+            if self._answers[position] is None:
                 send_event(self._producer, message, declare=self._declare)
 
 
@@ -176,7 +190,7 @@ class _Pushes:
             self._keys[known] = self.channel._q_for_pri(message.routing_key, priority)  # noqa: SLF001
         return self._keys[known]
 
-    def flush(self, fates: dict[int, Exception | None]) -> None:
+    def flush(self, answers: Answers) -> None:
         """Push everything. Redis answers per list; no answer at all is an exception."""
         lists, self._lists, self.size = self._lists, defaultdict(_List), 0
         if not lists:
@@ -184,11 +198,14 @@ class _Pushes:
         with self.channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
             for key, entries in lists.items():
                 pipe.lpush(key, *entries.texts)
-            answers = pipe.execute(raise_on_error=False)
-        for entries, answer in zip(lists.values(), answers, strict=True):
-            fates.update(
-                dict.fromkeys(entries.indexes, answer if isinstance(answer, Exception) else None)
-            )
+            replies = pipe.execute(raise_on_error=False)
+        errors = [reply if isinstance(reply, Exception) else None for reply in replies]
+        refusal = next((error for error in errors if error and refuses_everything(error)), None)
+        for entries, error in zip(lists.values(), errors, strict=True):
+            if error is None or not refuses_everything(error):
+                answers.update(dict.fromkeys(entries.indexes, error))
+        if refusal is not None:
+            raise refusal
 
 
 class _List:

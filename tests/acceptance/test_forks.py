@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.db import connections
+
+from tests import helpers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.acceptance.stage import Stage
 
@@ -52,3 +57,37 @@ def test_autoscale_and_killed_children(stage: Stage) -> None:
     assert sorted(stage.arrived()) == sorted(parcels)
     assert worker.lines("WorkerLostError")
     assert worker.lines("relay_error", "broker_unavailable", "publish_failed", "fenced") == []
+
+
+def test_a_statement_that_hangs_does_not_slow_the_worker_s_forks(stage: Stage) -> None:
+    worker = stage.worker("--max-tasks-per-child=1")
+
+    def seconds_for_tasks() -> float:
+        begin = time.monotonic()
+        stage.wait_until_ran([stage.send_directly() for _ in range(20)], 60)
+        return time.monotonic() - begin
+
+    undisturbed = seconds_for_tasks()
+    migration = connections.create_connection(stage.aliases["default"])
+    with closing(migration), transaction_on(migration) as cursor:
+        cursor.execute("LOCK TABLE celery_outbox IN ACCESS EXCLUSIVE MODE")
+        helpers.wait_for(lambda: waits_for_a_lock(cursor), 10, worker.logs)
+        with_a_hanging_relay = seconds_for_tasks()
+    assert with_a_hanging_relay < undisturbed + 4, "each fork waited for the relay's statement"
+    stage.wait_until_ran(stage.enqueue(3))
+
+
+def waits_for_a_lock(cursor: Any) -> bool:
+    cursor.execute(
+        "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
+        " WHERE NOT granted AND datname = current_database()"
+    )
+    return bool(cursor.fetchone()[0])
+
+
+@contextmanager
+def transaction_on(connection: Any) -> Iterator[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        yield cursor
+        cursor.execute("ROLLBACK")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import struct
@@ -11,11 +12,21 @@ import redis.exceptions as redis_errors
 from amqp import exceptions as amqp_errors
 from kombu import exceptions as kombu_errors
 
-from celery_outbox_steps.classify import Verdict, classify, describe
-from celery_outbox_steps.errors import ConfirmTimeout, EnvelopeError, Nacked, Unroutable
+from celery_outbox_steps.classify import (
+    concerns_connection,
+    describe,
+    is_permanent,
+    refuses_everything,
+)
+from celery_outbox_steps.errors import (
+    ConfirmTimeout,
+    EnvelopeError,
+    Interrupted,
+    Nacked,
+    Unroutable,
+)
 
 PUBLISH, DECLARE = (60, 40), (50, 10)
-HAS_BATCHES = hasattr(kombu_errors, "BatchPublishError")  # new in kombu 5.7
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
@@ -23,11 +34,12 @@ def caused(error: Exception, cause: Exception) -> Exception:
     return error
 
 
-OUTAGES = [
+LOST = [
     ConnectionRefusedError(111, "Connection refused"),
     ConnectionResetError(),
     BrokenPipeError(),
     OSError("Server unexpectedly closed connection"),
+    OSError(errno.ENOSPC, "No space left on device"),
     socket.gaierror("name or service not known"),
     TimeoutError(),
     ssl.SSLCertVerificationError("certificate verify failed"),
@@ -35,18 +47,18 @@ OUTAGES = [
     kombu_errors.OperationalError("no broker"),
     kombu_errors.ConnectionLimitExceeded(10),
     caused(kombu_errors.ChannelError("Cannot add file 'x'"), NotADirectoryError("x")),
-    amqp_errors.ConnectionForced("CONNECTION_FORCED - shutdown"),
     amqp_errors.RecoverableConnectionError("connection already closed"),
-    amqp_errors.AccessRefused("ACCESS_REFUSED - login refused", (0, 0)),
-    amqp_errors.NotAllowed("NOT_ALLOWED - vhost not found", (10, 40)),
-    amqp_errors.ResourceError("RESOURCE_ERROR"),
-    amqp_errors.Blocked("alarm"),
     redis_errors.ConnectionError("gone"),
     redis_errors.TimeoutError("slow"),
+]
+REFUSES_EVERYTHING = [
     redis_errors.BusyLoadingError("loading"),
     redis_errors.ReadOnlyError("replica"),
     redis_errors.AuthenticationError("password"),
     redis_errors.OutOfMemoryError("OOM"),
+    redis_errors.ResponseError("MISCONF Redis is configured to save RDB snapshots"),
+    redis_errors.ResponseError("NOREPLICAS Not enough good replicas to write."),
+    caused(Interrupted("uncertain"), redis_errors.ReadOnlyError("replica")),
 ]
 PERMANENT = [
     EnvelopeError("not a message"),
@@ -59,65 +71,81 @@ PERMANENT = [
     amqp_errors.FrameSyntaxError("Table type not handled by amqp"),
     amqp_errors.ContentTooLarge("headers"),
     amqp_errors.PreconditionFailed("PRECONDITION_FAILED - message size", PUBLISH),
-    amqp_errors.AccessRefused("ACCESS_REFUSED - write access to exchange", PUBLISH),
     redis_errors.DataError("Invalid input of type"),
 ]
 TRANSIENT = [
     amqp_errors.NotFound("NOT_FOUND - no exchange", PUBLISH),
     amqp_errors.PreconditionFailed("PRECONDITION_FAILED - inequivalent arg", DECLARE),
+    amqp_errors.AccessRefused("ACCESS_REFUSED - write access to exchange", PUBLISH),
     amqp_errors.AccessRefused("ACCESS_REFUSED - configure access to queue", DECLARE),
     amqp_errors.ResourceLocked("RESOURCE_LOCKED - exclusive", DECLARE),
-    amqp_errors.UnexpectedFrame("UNEXPECTED_FRAME", PUBLISH),
-    amqp_errors.InternalError("INTERNAL_ERROR", PUBLISH),
     Unroutable("no queue"),
     Nacked("full"),
     kombu_errors.InconsistencyError("Cannot route message"),
+    OSError(errno.ENAMETOOLONG, "File name too long"),
     redis_errors.ResponseError("WRONGTYPE"),
+    redis_errors.NoPermissionError("this user has no permissions to access one of the keys"),
     KeyError("exchange"),
     RuntimeError("whatever"),
 ]
-if HAS_BATCHES:
-    uncertain = kombu_errors.BatchPublishError
-    OUTAGES += [
-        uncertain("uncertain"),
-        caused(uncertain("uncertain"), redis_errors.ConnectionError("gone")),
-        caused(uncertain("uncertain"), redis_errors.ReadOnlyError("replica")),
-    ]
-    TRANSIENT += [caused(uncertain("uncertain"), redis_errors.ResponseError("WRONGTYPE"))]
+# What a message provoked alone, while the broker lived: the relay blames it, and it spends a retry.
+PROVOKED = [
+    ConnectionResetError(),
+    amqp_errors.InternalError("INTERNAL_ERROR", (0, 0)),
+    amqp_errors.UnexpectedFrame("UNEXPECTED_FRAME", PUBLISH),
+    ConfirmTimeout("late"),
+]
 
 
 def name(error: Exception) -> str:
     return f"{type(error).__module__}.{type(error).__name__}-{str(error)[:30]}"
 
 
-@pytest.mark.parametrize("error", OUTAGES, ids=name)
-def test_outages(error: Exception) -> None:
-    assert classify(error) is Verdict.OUTAGE
-    assert classify(error) == "outage"
+@pytest.mark.parametrize("error", [*LOST, *REFUSES_EVERYTHING[:-1]], ids=name)
+def test_what_concerns_the_connection_is_no_message_s_error(error: Exception) -> None:
+    assert concerns_connection(error)
+    assert not is_permanent(error)
+
+
+@pytest.mark.parametrize("error", REFUSES_EVERYTHING, ids=name)
+def test_a_redis_that_takes_nothing_from_anybody(error: Exception) -> None:
+    assert refuses_everything(error)
+
+
+@pytest.mark.parametrize("error", [*LOST, *PERMANENT, *TRANSIENT], ids=name)
+def test_other_errors_say_nothing_about_the_whole_server(error: Exception) -> None:
+    assert not refuses_everything(error)
 
 
 @pytest.mark.parametrize("error", PERMANENT, ids=name)
 def test_permanent(error: Exception) -> None:
-    assert classify(error) is Verdict.PERMANENT
+    assert is_permanent(error)
+    assert not concerns_connection(error)
 
 
 @pytest.mark.parametrize("error", TRANSIENT, ids=name)
 def test_transient(error: Exception) -> None:
-    assert classify(error) is Verdict.TRANSIENT
+    assert not is_permanent(error)
+    assert not concerns_connection(error)
+
+
+@pytest.mark.parametrize("error", PROVOKED, ids=name)
+def test_what_a_message_provokes_alone_costs_it_a_retry(error: Exception) -> None:
+    assert not is_permanent(error)
 
 
 def test_the_transport_may_name_more_connection_errors() -> None:
     class SqsIsAwayError(Exception):
         pass
 
-    assert classify(SqsIsAwayError()) is Verdict.TRANSIENT
-    assert classify(SqsIsAwayError(), (SqsIsAwayError,)) is Verdict.OUTAGE
+    assert not concerns_connection(SqsIsAwayError())
+    assert concerns_connection(SqsIsAwayError(), (SqsIsAwayError,))
 
 
 def test_kombu_counts_a_key_error_as_a_connection_error_and_we_do_not() -> None:
     from kombu.transport.redis import Transport
 
-    assert classify(KeyError("x"), Transport.connection_errors) is Verdict.TRANSIENT
+    assert not concerns_connection(KeyError("x"), Transport.connection_errors)
 
 
 def test_describe_names_class_message_and_cause() -> None:

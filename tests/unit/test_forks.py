@@ -63,6 +63,56 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     worker.join(5)
 
 
+def test_a_unit_that_hangs_costs_one_fork_its_patience_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "patience", 0.5)
+    entered, may_leave = threading.Event(), threading.Event()
+
+    def unit() -> None:
+        with gate:
+            entered.set()
+            may_leave.wait(10)
+
+    worker = threading.Thread(target=unit)
+    worker.start()
+    entered.wait(5)
+    fork_and_exit()
+    start = time.monotonic()
+    for _ in range(5):
+        fork_and_exit()
+    took = time.monotonic() - start
+    may_leave.set()
+    worker.join(5)
+    assert took < 0.5, "a fork waited for the hanging unit once more"
+
+
+def test_a_unit_after_one_that_hung_is_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "patience", 0.2)
+    hanging, working, go_on = threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def units() -> None:
+        with gate:
+            hanging.set()
+            go_on.wait(10)
+        with gate:
+            working.set()
+            time.sleep(0.1)
+            order.append("unit")
+
+    worker = threading.Thread(target=units)
+    worker.start()
+    hanging.wait(5)
+    fork_and_exit()
+    go_on.set()
+    working.wait(5)
+    fork_and_exit()
+    order.append("fork")
+    worker.join(5)
+    assert order == ["unit", "fork"]
+
+
 def test_a_relay_that_works_back_to_back_lets_forks_through() -> None:
     stop = threading.Event()
     units = 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from celery_outbox_steps.errors import Outage
 from celery_outbox_steps.messages import Message
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 
@@ -39,7 +42,9 @@ def test_a_task_or_a_position_can_be_made_to_fail():
 def test_a_broker_that_is_down_takes_nothing_until_it_heals():
     publisher = RecordingPublisher()
     publisher.down = ConnectionError()
-    assert errors(publisher.publish([message("a")], 1.0)) == [publisher.down]
+    with pytest.raises(Outage):
+        errors(publisher.publish([message("a")], 1.0))
+    assert not publisher.reachable(1.0)
     publisher.heal()
     assert errors(publisher.publish([message("a")], 1.0)) == [None]
     assert len(publisher.published) == 1

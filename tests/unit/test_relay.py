@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +12,7 @@ from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_outbox_steps.config import RelayConfig
-from celery_outbox_steps.errors import Nacked, StoreError
+from celery_outbox_steps.errors import ConfirmTimeout, Interrupted, Nacked, StoreError
 from celery_outbox_steps.messages import BatchResult, Receipt
 from celery_outbox_steps.relay import Relay
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
@@ -31,7 +33,7 @@ EXPIRING = {
 
 
 class Clock:
-    """The database's clock."""
+    """The database's clock, or the one of the relay's machine."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -43,9 +45,9 @@ class Clock:
 def taking(seconds: float, clock: Clock, function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, but slow."""
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **kwargs: Any) -> Any:
         clock.now += seconds
-        return function(*args)
+        return function(*args, **kwargs)
 
     return slow
 
@@ -55,9 +57,9 @@ class BrittleStore(MemoryStore):
 
     broken: frozenset[str] = frozenset()
 
-    def claim(self, *args: Any) -> Any:
+    def claim(self, *args: Any, **kwargs: Any) -> Any:
         self._maybe_fail("claim")
-        return super().claim(*args)
+        return super().claim(*args, **kwargs)
 
     def settle(self, *args: Any) -> int:
         self._maybe_fail("settle")
@@ -72,11 +74,21 @@ class BrittleStore(MemoryStore):
             raise StoreError(f"no {what}: the database is away")
 
 
+def options(task: str, routing_key: str = "q") -> str:
+    return dumps(
+        {
+            "headers": {"task": task}, "properties": {}, "priority": 0, "exchange": "",
+            "routing_key": routing_key,
+        }
+    )  # fmt: skip
+
+
 class Bench:
     """A relay with everything around it in reach."""
 
     def __init__(self, publisher: RecordingPublisher | None = None, **config: Any) -> None:
         self.clock = Clock()
+        self.here = Clock()
         self.store = BrittleStore(clock=self.clock)
         self.publisher = publisher or RecordingPublisher()
         self.config = RelayConfig(**config)
@@ -93,7 +105,7 @@ class Bench:
         app = Celery("unit", set_as_current=False)
         return Relay(
             app, self.store, publisher or self.publisher, self.config, relay_id,
-            hurry=lambda: self.in_a_hurry, claim_ahead=claim_ahead,
+            hurry=lambda: self.in_a_hurry, claim_ahead=claim_ahead, clock=self.here,
         )  # fmt: skip
 
     def break_(self, *what: str) -> None:
@@ -101,11 +113,7 @@ class Bench:
 
     def add(self, count: int = 1, task: str = "tests.task", **columns: Any) -> None:
         for _ in range(count):
-            options = {
-                "headers": {"task": task}, "properties": {}, "priority": 0, "exchange": "",
-                "routing_key": "q",
-            }  # fmt: skip
-            self.store.add(task, **{"options": dumps(options), **columns})
+            self.store.add(task, **{"options": options(task), **columns})
 
     def tick(self) -> BatchResult:
         return self.relay.run_once()
@@ -179,17 +187,258 @@ class TestFailures:
         result = bench.tick()
         assert (result.published, result.dead) == (4, 1)
 
-    def test_a_publisher_that_raises_blames_no_single_row(self) -> None:
-        class Raising(RecordingPublisher):
+    def test_a_message_that_trips_the_publisher_fails_alone(self) -> None:
+        class Tripping(RecordingPublisher):
             def publish(self, messages: Any, timeout: float) -> Any:
-                next(iter(messages))
-                yield Receipt(0)
-                raise ValueError("a bug")
+                for position, message in enumerate(messages):
+                    if message.headers["task"] == "bad":
+                        raise LookupError("a bug")
+                    self.published.append(message)
+                    yield Receipt(position)
 
-        bench = Bench(Raising())
+        bench = Bench(Tripping())
+        bench.add(2)
+        bench.add(task="bad")
+        bench.add(2)
+        result = bench.tick()
+        assert (result.published, result.retried, result.dead) == (4, 1, 0)
+        (row,) = bench.store.rows.values()
+        assert row.last_error == "LookupError: a bug"
+
+
+def pipelined() -> RecordingPublisher:
+    publisher = RecordingPublisher()
+    publisher.lazy = False
+    return publisher
+
+
+class TestOneMessageBreaksTheConnection:
+    BROKEN = ConnectionResetError("connection reset by peer")
+
+    def bench(self, **config: Any) -> Bench:
+        bench = Bench(pipelined(), **{"backoff_time": 1, **config})
+        bench.publisher.break_on_task("poison", self.BROKEN)
+        return bench
+
+    def test_it_spends_a_retry_and_its_neighbours_arrive(self) -> None:
+        bench = self.bench()
+        bench.add(3)
+        bench.add(task="poison")
         bench.add(3)
         result = bench.tick()
-        assert (result.published, result.retried, result.dead) == (1, 2, 0)
+        assert (result.published, result.retried, result.deferred) == (6, 1, 0)
+        (row,) = bench.store.rows.values()
+        assert (row.retries, row.last_error) == (
+            1, "ConnectionResetError: connection reset by peer"
+        )  # fmt: skip
+        assert not bench.relay.breaker.is_open
+
+    def test_its_neighbours_arrive_at_most_twice_until_it_is_dead(self) -> None:
+        bench = self.bench(max_retries=4)
+        for number in range(30):
+            bench.add(task="poison" if number % 10 == 5 else f"good{number}")
+        for _ in range(4):
+            bench.tick()
+            bench.clock.now += 20
+        assert bench.store.rows == {}
+        assert [each.failure_reason for each in bench.store.dead_letters.values()] == [
+            "ConnectionResetError: connection reset by peer"
+        ] * 3
+        copies = Counter(each.headers["task"] for each in bench.publisher.published)
+        assert len(copies) == 27
+        assert max(copies.values()) <= 2
+
+    def test_later_it_costs_others_nothing(self) -> None:
+        bench = self.bench()
+        bench.add(task="poison")
+        bench.tick()
+        bench.clock.now += 2
+        bench.add(10)
+        result = bench.tick()
+        assert (result.published, result.retried) == (10, 1)
+        assert len(bench.publisher.published) == 10
+
+    def test_a_broker_that_is_away_is_no_reason_to_blame_it(self) -> None:
+        class DiesForGood(RecordingPublisher):
+            def publish(self, messages: Any, timeout: float) -> Any:
+                if self.down is None:
+                    self.down = DOWN
+                    raise Interrupted("gone")
+                return super().publish(messages, timeout)
+
+        bench = Bench(DiesForGood())
+        bench.add(3)
+        result = bench.tick()
+        assert (result.deferred, result.retried) == (3, 0)
+        assert {row.retries for row in bench.store.rows.values()} == {0}
+
+    def test_a_transport_that_can_not_tell_needs_a_message_that_got_through(self) -> None:
+        bench = self.bench()
+        bench.publisher.can_tell = False
+        bench.add(task="poison")
+        assert (bench.tick().deferred, bench.store.rows[1].retries) == (1, 0)
+        bench.clock.now += 2
+        bench.add()
+        result = bench.tick()
+        assert (result.published, result.retried) == (1, 1)
+
+    def test_a_transport_that_takes_nothing_and_can_not_tell_is_an_outage(self) -> None:
+        bench = self.bench()
+        bench.publisher.can_tell = False
+        bench.add(20, task="poison")
+        result = bench.tick()
+        assert (result.deferred, result.retried) == (20, 0)
+        assert bench.publisher.batches == 1 + 3, "a dead broker was asked once per message"
+
+    def test_what_there_is_no_time_to_send_alone_waits_unharmed(self) -> None:
+        class Slow(RecordingPublisher):
+            lazy = False
+
+            def publish(self, messages: Any, timeout: float) -> Any:
+                bench.here.now += 4
+                yield from super().publish(messages, timeout)
+
+        bench = Bench(Slow(), send_timeout=10)
+        bench.publisher.break_on_task("poison", self.BROKEN)
+        bench.add(task="poison")
+        bench.add(9)
+        result = bench.tick()
+        assert (result.retried, result.published, result.deferred) == (1, 2, 7)
+        assert sum(row.retries for row in bench.store.rows.values()) == 1
+
+
+class TestAQueueThatDoesNotConfirm:
+    STUCK = ConfirmTimeout("the broker did not confirm in time")
+
+    def bench(self) -> Bench:
+        bench = Bench(pipelined(), backoff_time=1)
+        bench.publisher.break_on_task("stuck", self.STUCK)
+        return bench
+
+    def add(self, bench: Bench, count: int = 1) -> None:
+        bench.add(count, options=options("stuck", routing_key="stuck"))
+
+    def test_its_messages_spend_a_retry_and_one_of_them_is_waited_for(self) -> None:
+        bench = self.bench()
+        self.add(bench, 5)
+        bench.add(5)
+        result = bench.tick()
+        assert (result.published, result.retried) == (5, 5)
+        assert bench.publisher.batches == 1 + 1 + 5, "together, one of the stuck ones, the others"
+
+    def test_nothing_is_sent_to_it_for_a_while(self) -> None:
+        bench = self.bench()
+        self.add(bench)
+        bench.tick()
+        before = bench.publisher.batches
+        self.add(bench, 3)
+        bench.add(2)
+        result = bench.tick()
+        assert (result.published, result.retried) == (2, 3)
+        assert bench.publisher.batches == before + 1
+
+    def test_then_one_message_tries_alone(self) -> None:
+        bench = self.bench()
+        self.add(bench)
+        bench.tick()
+        bench.publisher.heal()
+        bench.here.now += 61
+        self.add(bench, 3)
+        result = bench.tick()
+        assert result.published == 3
+        assert [each.routing_key for each in bench.publisher.published] == ["stuck"] * 3
+
+
+class TestRowsThatKillTheirRelay:
+    def orphan(self, bench: Bench, count: int = 1) -> None:
+        """A relay claims the rows, and dies."""
+        bench.store.claim(count, 1, "dead relay")
+        bench.clock.now += 2
+
+    def test_an_orphan_is_sent_alone_and_counted_first(self) -> None:
+        seen: list[int] = []
+
+        class Looking(RecordingPublisher):
+            def publish(self, messages: Any, timeout: float) -> Any:
+                seen.append(max((row.retries for row in bench.store.rows.values()), default=0))
+                return super().publish(messages, timeout)
+
+        bench = Bench(Looking())
+        bench.add(2)
+        self.orphan(bench, 2)
+        assert bench.tick().published == 2
+        assert seen[-2:] == [1, 1], "the attempt was not counted before it was made"
+
+    def test_one_that_kills_again_and_again_is_dead_and_its_neighbours_are_not(self) -> None:
+        class Kills(RecordingPublisher):
+            def publish(self, messages: Any, timeout: float) -> Any:
+                for position, message in enumerate(messages):
+                    if message.headers["task"] == "killer":
+                        raise SystemExit
+                    self.published.append(message)
+                    yield Receipt(position)
+
+        bench = Bench(Kills(), max_retries=3, stale_timeout=20)
+        bench.add(2)
+        bench.add(task="killer")
+        bench.add(2)
+        for number in range(8):
+            relay = bench.another(f"relay{number}")
+            with suppress(SystemExit):
+                relay.run_once()
+            bench.clock.now += 21
+        assert bench.store.rows == {}
+        (letter,) = bench.store.dead_letters.values()
+        assert letter.row.task_name == "killer"
+        assert "ended without a result, 3 times" in letter.failure_reason
+        assert letter.row.retries == 3
+
+    def test_a_row_too_large_for_a_batch_comes_alone_and_whole(self) -> None:
+        bench = Bench()
+        bench.add(2)
+        bench.add(args=f'["{"x" * 17_000_000}"]', task="large")
+        bench.add(2)
+        published = [bench.tick().published for _ in range(3)]
+        assert sum(published) == 5
+        (large,) = [each for each in bench.publisher.published if len(each.body) > 1_000_000]
+        assert len(large.body) > 17_000_000
+
+
+class TestLostAnswers:
+    def test_rows_of_a_claim_whose_answer_was_lost_are_taken_up_again(self) -> None:
+        bench = Bench()
+        bench.add(3)
+        claim = bench.store.claim
+
+        def lost(*args: Any, **kwargs: Any) -> Any:
+            claim(*args, **kwargs)
+            raise StoreError("the connection was cut")
+
+        bench.store.claim = lost  # type: ignore[method-assign]
+        with pytest.raises(StoreError):
+            bench.tick()
+        assert bench.leased == 3
+        bench.store.claim = claim  # type: ignore[method-assign]
+        assert bench.tick().published == 3
+
+    def test_claims_get_smaller_when_memory_runs_out(self) -> None:
+        limits: list[int] = []
+        bench = Bench(batch_size=8)
+        bench.add(8)
+        claim = bench.store.claim
+
+        def greedy(limit: int, *args: Any, **kwargs: Any) -> Any:
+            limits.append(limit)
+            if limit > 2:
+                raise MemoryError
+            return claim(limit, *args, **kwargs)
+
+        bench.store.claim = greedy  # type: ignore[method-assign]
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                bench.tick()
+        assert bench.tick().published == 2
+        assert limits == [8, 4, 2]
 
 
 class TestOutages:
@@ -267,7 +516,7 @@ class TestDatabaseAway:
     ) -> None:
         bench = Bench()
         bench.add(3)
-        monkeypatch.setattr(bench.relay._app, "now", lambda: 1 / 0)
+        monkeypatch.setattr(bench.relay._publish._app, "now", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             bench.tick()
         assert bench.tick().released == 3
@@ -365,12 +614,34 @@ class TestClaimAhead:
         assert [bench.tick().published, bench.tick().published] == [1, 1]
         assert seen == [1]
 
-    def test_two_batches_of_large_messages_are_not_held_at_once(self) -> None:
-        seen: list[int] = []
-        bench = self.bench(Meanwhile(lambda: seen.append(bench.leased)))
-        bench.add(4, args=f'["{"x" * 9_000_000}"]')
+    def test_it_is_given_back_when_the_settle_fails(self) -> None:
+        """A database that crashed may have forgotten that claim, and another relay has its rows."""
+        bench = self.bench(Meanwhile(lambda: bench.break_("settle")))
+        bench.add(4)
+        with pytest.raises(StoreError):
+            bench.tick()
+        bench.break_()
+        result = bench.tick()
+        assert (result.published, result.released) == (2, 2)
         assert bench.tick().published == 2
-        assert seen == [2]
+        assert len(bench.publisher.published) == 4
+
+    def test_it_is_given_back_if_it_repeats_the_batch_in_hand(self) -> None:
+        """The process was frozen beyond its lease, so that its own rows seemed free."""
+        bench = self.bench(stale_timeout=20)
+        bench.add(2)
+        claim = bench.store.claim
+
+        def frozen(*args: Any, **kwargs: Any) -> Any:
+            if bench.leased:
+                bench.clock.now += 21
+            return claim(*args, **kwargs)
+
+        bench.store.claim = frozen  # type: ignore[method-assign]
+        assert bench.tick().published == 2
+        bench.tick()
+        assert len(bench.publisher.published) == 2
+        assert bench.store.rows == {}
 
     def test_an_outage_gives_it_back_at_once(self) -> None:
         bench = self.bench()
@@ -406,36 +677,30 @@ class TestClaimAhead:
         bench.add(5)
         claim, failing = bench.store.claim, iter([False, True, False])
 
-        def sometimes(*args: Any) -> Any:
+        def sometimes(*args: Any, **kwargs: Any) -> Any:
             if next(failing, False):
                 raise StoreError("the database is away")
-            return claim(*args)
+            return claim(*args, **kwargs)
 
         bench.store.claim = sometimes  # type: ignore[method-assign]
         assert [bench.tick().published for _ in range(3)] == [2, 2, 1]
 
-    def test_it_is_not_sent_when_its_lease_could_end_meanwhile(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        here = Clock()
-        monkeypatch.setattr("celery_outbox_steps.relay.monotonic", here)
+    def test_it_is_not_sent_when_its_lease_could_end_meanwhile(self) -> None:
         bench = self.bench(stale_timeout=300, send_timeout=10)
         bench.add(4)
         bench.tick()
-        here.now += 291  # the database was away, and the batch in hand had to wait for it
+        bench.here.now += 291  # the database was away, and the batch in hand had to wait for it
         result = bench.tick()
         assert (result.published, result.released) == (0, 2)
         assert bench.tick().published == 2
 
-    def test_a_message_is_dated_when_it_is_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_message_is_dated_when_it_is_sent(self) -> None:
         """Its time to live goes on while it is held."""
-        here = Clock()
-        monkeypatch.setattr("celery_outbox_steps.relay.monotonic", here)
         bench = self.bench(batch_size=1)
         bench.add()
         bench.add(options=dumps(EXPIRING))
         bench.tick()
-        here.now += 5
+        bench.here.now += 5
         bench.tick()
         assert bench.publisher.published[1].properties["expiration"] == "55000"
 
@@ -452,9 +717,7 @@ def test_rows_whose_lease_ran_out_during_the_claim_are_given_back(
     """The claim waited for a lock on the table, and the lease began before that."""
     bench = Bench(stale_timeout=300, send_timeout=10)
     bench.add(2)
-    here = Clock()
-    monkeypatch.setattr("celery_outbox_steps.relay.monotonic", here)
-    monkeypatch.setattr(bench.store, "claim", taking(301, here, bench.store.claim))
+    monkeypatch.setattr(bench.store, "claim", taking(301, bench.here, bench.store.claim))
     result = bench.relay.run_once()
     assert (result.claimed, result.released, bench.publisher.published) == (2, 2, [])
     monkeypatch.undo()

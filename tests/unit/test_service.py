@@ -39,10 +39,10 @@ class BrittleStore(MemoryStore):
         self.error: Exception | None = None
         self.settle_error: Exception | None = None
 
-    def claim(self, *args: Any) -> Any:
+    def claim(self, *args: Any, **kwargs: Any) -> Any:
         if self.error is not None:
             raise self.error
-        return super().claim(*args)
+        return super().claim(*args, **kwargs)
 
     def settle(self, *args: Any) -> int:
         if self.settle_error is not None:

@@ -15,6 +15,7 @@ import redis
 from celery import Celery
 from kombu import Connection, Queue
 
+from celery_outbox_steps.errors import Outage
 from celery_outbox_steps.messages import Message
 from celery_outbox_steps.publishers import publisher_for
 from tests import helpers
@@ -73,6 +74,21 @@ def task_message(routing_key: str = "", body: bytes | None = None, **changes: An
     return message
 
 
+def publish(
+    publisher: Publisher, messages: list[Message], timeout: float = 10
+) -> list[Exception | None]:
+    """Errors in the order of the messages; an outage is the error of all without a receipt."""
+    errors: dict[int, Exception | None] = {}
+    outage: Outage | None = None
+    try:
+        for position, error in publisher.publish(messages, timeout):
+            errors[position] = error
+    except Outage as exc:
+        outage = exc
+    assert outage or sorted(errors) == list(range(len(messages)))
+    return [errors.get(position, outage) for position in range(len(messages))]
+
+
 class Broker:
     """An app on one RabbitMQ, its publisher, and a way to look into queues."""
 
@@ -100,10 +116,7 @@ class Broker:
         return name
 
     def publish(self, messages: list[Message], timeout: float = 10) -> list[Exception | None]:
-        """Errors in the order of the messages; exactly one receipt each."""
-        receipts = list(self.publisher.publish(messages, timeout))
-        assert sorted(index for index, _ in receipts) == list(range(len(messages)))
-        return [error for _, error in sorted(receipts, key=lambda each: each[0])]
+        return publish(self.publisher, messages, timeout)
 
     def arrived(self, queue: Queue, count: int | None = None) -> list[Any]:
         """Everything in the queue, taken out; waits until at least `count` are there."""

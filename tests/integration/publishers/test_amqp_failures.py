@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from amqp.exceptions import Blocked, UnexpectedFrame
 
-from celery_outbox_steps.classify import Verdict, classify
-from celery_outbox_steps.errors import ConfirmTimeout
+from celery_outbox_steps.errors import ConfirmTimeout, Interrupted, Outage
 from tests import helpers
 from tests.integration.publishers.conftest import Broker, task_message
 from tests.integration.publishers.proxy import Proxy
@@ -36,7 +35,7 @@ def proxied(proxy: Proxy, broker: Broker) -> Broker:
 
 
 def assert_outage(errors: list[Exception | None]) -> None:
-    assert {classify(error) if error else None for error in errors} == {Verdict.OUTAGE}
+    assert all(isinstance(error, Outage) for error in errors)
 
 
 def test_a_stalled_network_is_an_outage_within_the_timeout(
@@ -126,7 +125,7 @@ def test_confirms_that_come_too_late_are_not_taken_for_the_next_batch(
     assert proxied.publish([task_message(queue.name) for _ in range(5)]) == [None] * 5
     proxy.stall()
     errors = proxied.publish([task_message(queue.name) for _ in range(5)], timeout=0.3)
-    assert {type(error) for error in errors} == {ConfirmTimeout}
+    assert {type(error.__cause__) for error in errors if error} == {ConfirmTimeout}
     proxy.resume()
     (error,) = proxied.publish([task_message(broker.name("no-such-queue"))])
     assert error is not None
@@ -145,7 +144,8 @@ def test_a_memory_alarm_is_an_outage_and_ends(
             errors = private_broker.publish(messages, timeout=1)
             assert stopwatch() - start < 3
             assert_outage(errors)
-            assert {type(error) for error in errors} == {Blocked}
+            assert {type(error) for error in errors} == {Outage}
+            assert {type(error.__cause__) for error in errors if error} == {Blocked}
     finally:
         private_rabbit.ctl("set_vm_memory_high_watermark", "0.4")
     assert private_broker.publish(messages, timeout=20) == [None] * 300
@@ -176,7 +176,7 @@ def test_the_broker_closes_the_connection(
     assert private_broker.publish([task_message(queue.name)]) == [None]
 
 
-def test_a_message_that_breaks_the_connection_fails_alone(
+def test_a_message_that_breaks_the_connection_is_found_alone(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from celery_outbox_steps.publishers import pipeline
@@ -194,10 +194,13 @@ def test_a_message_that_breaks_the_connection_fails_alone(
     messages = [task_message(queue.name) for _ in range(20)]
     assert broker.publish(messages[:1]) == [None]
     culprit = messages[10]
-    errors = broker.publish(messages)
-    assert [n for n, error in enumerate(errors) if error] == [10]
-    assert isinstance(errors[10], UnexpectedFrame)
-    assert classify(errors[10]) is Verdict.TRANSIENT
+    interrupted = [n for n, error in enumerate(broker.publish(messages)) if error]
+    assert 10 in interrupted
+    alone = {n: broker.publish([messages[n]])[0] for n in interrupted}
+    assert [n for n, error in alone.items() if error] == [10]
+    assert isinstance(alone[10], Interrupted)
+    assert isinstance(alone[10].__cause__, UnexpectedFrame)
+    assert broker.publisher.reachable(1)
     delivered = set(broker.ids(queue, 20))
     assert {m.headers["id"] for m in messages if m is not culprit} == delivered
 

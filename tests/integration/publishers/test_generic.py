@@ -10,7 +10,8 @@ import pytest
 from celery import Celery
 from kombu import Queue, pools
 
-from celery_outbox_steps.classify import Verdict, classify
+from celery_outbox_steps.classify import is_permanent
+from celery_outbox_steps.errors import Interrupted
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.publishers.generic import GenericPublisher
 from tests.integration.publishers.conftest import task_message
@@ -85,7 +86,7 @@ def test_one_that_can_not_be_stored_fails_alone(tmp_path: Path, queue: Queue) ->
     messages[3].properties["expiration"] = "1001"
     errors = [error for _, error in publisher_for(app).publish(messages, 5)]
     assert [n for n, error in enumerate(errors) if error] == [2]
-    assert classify(errors[2]) is Verdict.PERMANENT  # type: ignore[arg-type]
+    assert is_permanent(errors[2])  # type: ignore[arg-type]
     texts = [path.read_text() for path in tmp_path.glob("*.msg")]
     stored = [json.loads(text) for text in texts if text]  # kombu leaves an empty file behind
     assert len(stored) == 4
@@ -105,20 +106,22 @@ def test_declare_false_never_declares(
     ] == [None]
 
 
-def test_a_lost_connection_is_the_error_of_the_rest(
+def test_a_lost_connection_interrupts_the_rest(
     app: Celery, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = publisher_for(app)
     messages = [task_message(queue.name, declare=(queue,)) for _ in range(5)]
     receipts = publisher.publish(messages, 5)
-    done = [next(receipts), next(receipts)]
+    assert [next(receipts), next(receipts)] == [(0, None), (1, None)]
     gone = ConnectionResetError("gone")
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise gone
 
     monkeypatch.setattr("kombu.transport.memory.Channel._put", fail)
-    assert [error for _, error in [*done, *receipts]] == [None, None, gone, gone, gone]
+    with pytest.raises(Interrupted) as caught:
+        next(receipts)
+    assert caught.value.__cause__ is gone
 
 
 def test_events_never_fail_their_message(app: Celery, queue: Queue) -> None:

@@ -10,11 +10,12 @@ import redis
 from celery import Celery
 from kombu import Connection, Exchange, Producer, Queue, pools
 
-from celery_outbox_steps.classify import Verdict, classify
+from celery_outbox_steps.classify import is_permanent
+from celery_outbox_steps.errors import Interrupted, Outage
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.publishers.redis import RedisPublisher
 from tests import helpers
-from tests.integration.publishers.conftest import REDIS_DB, task_message
+from tests.integration.publishers.conftest import REDIS_DB, publish, task_message
 from tests.integration.publishers.proxy import Proxy
 from tests.services import private
 
@@ -34,9 +35,7 @@ class RedisBroker:
         self.publisher = publisher_for(self.app)
 
     def publish(self, messages: list[Message], timeout: float = 10) -> list[Exception | None]:
-        receipts = list(self.publisher.publish(messages, timeout))
-        assert sorted(index for index, _ in receipts) == list(range(len(messages)))
-        return [error for _, error in sorted(receipts, key=lambda each: each[0])]
+        return publish(self.publisher, messages, timeout)
 
 
 @pytest.fixture
@@ -141,7 +140,7 @@ def test_a_message_that_can_not_be_encoded_fails_one_of_500(
     messages[250].headers["value"] = object()
     errors = broker.publish(messages)
     assert [n for n, error in enumerate(errors) if error] == [250]
-    assert classify(errors[250]) is Verdict.PERMANENT  # type: ignore[arg-type]
+    assert is_permanent(errors[250])  # type: ignore[arg-type]
     arrived = [each["headers"]["id"] for each in entries(redis_client)]
     assert arrived == ids(messages[:250] + messages[251:])
 
@@ -155,7 +154,7 @@ def test_a_queue_that_is_no_list_fails_alone(
     errors = broker.publish(messages)
     assert [n for n, error in enumerate(errors) if error] == [250]
     assert "WRONGTYPE" in str(errors[250])
-    assert classify(errors[250]) is Verdict.TRANSIENT  # type: ignore[arg-type]
+    assert not is_permanent(errors[250])  # type: ignore[arg-type]
     assert len(entries(redis_client)) == 499
 
 
@@ -172,8 +171,11 @@ def test_a_failed_pipeline_of_kombu_is_uncertain_for_all_of_it(
     redis_client.set("broken", "a string")
     errors = broker.publish([task_message("q"), *messages])
     assert errors[0] is None
-    assert {type(error).__name__ for error in errors[1:]} == {"BatchPublishError"}
-    assert {classify(error) for error in errors[1:] if error} == {Verdict.TRANSIENT}
+    assert {type(error) for error in errors[1:]} == {Interrupted}
+    assert {type(error.__cause__).__name__ for error in errors[1:] if error} == {
+        "BatchPublishError"
+    }
+    assert broker.publisher.reachable(1)
 
 
 def test_large_batches_are_flushed_in_parts(broker: RedisBroker, redis_client: redis.Redis) -> None:
@@ -226,8 +228,8 @@ def test_events_follow_and_never_fail_their_message(
 def test_redis_is_not_there(stopwatch: Callable[[], float]) -> None:
     broker = RedisBroker(f"redis://127.0.0.1:1/{REDIS_DB}")
     errors = broker.publish([task_message("q") for _ in range(10)], timeout=2)
-    assert {classify(error) for error in errors if error} == {Verdict.OUTAGE}
-    assert len([error for error in errors if error]) == 10
+    assert {type(error) for error in errors} == {Outage}
+    assert not broker.publisher.reachable(1)
     assert stopwatch() < 5
 
 
@@ -249,11 +251,12 @@ def test_a_stalled_network_is_an_outage_within_the_timeout(
     proxy.stall()
     start = stopwatch()
     errors = proxied.publish([task_message("q") for _ in range(100)], timeout=1)
-    assert {classify(error) if error else None for error in errors} == {Verdict.OUTAGE}
+    assert {type(error) for error in errors} == {Interrupted}
     assert stopwatch() - start < 4
     start = stopwatch()
     errors = proxied.publish([task_message("q")], timeout=1)  # a new connection, stalled as well
-    assert classify(errors[0]) is Verdict.OUTAGE  # type: ignore[arg-type]
+    assert isinstance(errors[0], Outage)
+    assert not proxied.publisher.reachable(1)
     assert stopwatch() - start < 6
     proxy.resume()
     assert proxied.publish([task_message("q")]) == [None]
@@ -266,7 +269,7 @@ def test_a_connection_cut_in_mid_batch(
     proxy.cut_after(100_000)
     messages = [task_message("q") for _ in range(500)]
     errors = proxied.publish(messages)
-    assert {classify(error) if error else None for error in errors} == {Verdict.OUTAGE}
+    assert {type(error) for error in errors} == {Interrupted}
     assert redis_client.llen("q") == 1, "an LPUSH that was cut off pushes nothing"
     assert proxied.publish(messages) == [None] * 500
     assert redis_client.llen("q") == 501
@@ -283,7 +286,7 @@ def test_a_server_that_became_a_replica_is_left(tmp_path: Path) -> None:
         with redis.Redis.from_url(service.url) as client:
             client.replicaof("127.0.0.1", "1")
             (error,) = broker.publish([task_message("q")])
-            assert classify(error) is Verdict.OUTAGE
+            assert type(error) is Outage
             assert [each["cmd"] for each in client.client_list()] == ["client|list"]
             client.replicaof("NO", "ONE")
         assert broker.publish([task_message("q")]) == [None]

@@ -1,0 +1,52 @@
+"""A batch: claimed rows on their way from claim to settle, with the outcomes that they have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_outbox_steps.messages import Deferred, Outcome, Published
+
+if TYPE_CHECKING:
+    from celery_outbox_steps.messages import ClaimedMessage
+    from celery_outbox_steps.store import Store
+
+
+class Batch:
+    """Claimed rows that still have to be settled or given back."""
+
+    def __init__(
+        self, rows: list[ClaimedMessage], claimed_at: float, lease: float, *, full: bool
+    ) -> None:
+        self.rows = rows
+        self.claimed_at = claimed_at
+        self.send_before = claimed_at + lease
+        """After this moment the lease may have expired, so nothing more is sent."""
+        self.full = full
+        self.outcomes: list[Outcome] = []
+        self.unsent = {row.id: row for row in rows}
+        """Rows without an outcome, by id."""
+        self.has_published = False
+        self.duration = 0.0
+        self.fenced = 0
+        """Rows that another relay had taken over before they could be settled."""
+        self._unsettled: list[Outcome] = []
+
+    @property
+    def outage(self) -> str:
+        """Why rows were deferred, if any were."""
+        return next((each.error for each in self.outcomes if isinstance(each, Deferred)), "")
+
+    def add(self, outcome: Outcome) -> None:
+        del self.unsent[outcome.message.id]
+        self.outcomes.append(outcome)
+        self._unsettled.append(outcome)
+        self.has_published = self.has_published or isinstance(outcome, Published)
+
+    def settle(self, store: Store, relay_id: str) -> None:
+        """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""
+        if self._unsettled:
+            self.fenced += store.settle(self._unsettled, relay_id)
+            self._unsettled = []
+
+    def shares_rows_with(self, other: Batch) -> bool:
+        return not {row.id for row in self.rows}.isdisjoint(row.id for row in other.rows)
