@@ -259,7 +259,7 @@ class Relay:
         if verdict is Verdict.OUTAGE:
             return Deferred(row, reason, OUTAGE_DELAY)
         if (alone and verdict is Verdict.PERMANENT) or row.retries + 1 >= self._config.max_retries:
-            return Dead(row, reason)
+            return Dead(row, reason, row.retries + 1)
         return Retry(row, reason, self._backoff.delay(row.retries, self._jitter))
 
 
