@@ -229,7 +229,7 @@ class Journal:
         fields: dict[str, Any] = {
             "task_id": message.task_id,
             "task_name": message.task_name,
-            "retries": message.retries + 1,
+            "retries": _attempts(outcome),
             "error": outcome.error,
         }
         if isinstance(outcome, Dead):
@@ -267,6 +267,11 @@ class Journal:
             exc_info=exc_info,
             extra={"event": event, **self._fields, **fields},
         )
+
+
+def _attempts(outcome: Retry | Dead) -> int:
+    """How many attempts have failed, this one included."""
+    return outcome.attempts if isinstance(outcome, Dead) else outcome.message.retries + 1
 
 
 def _location(error: Exception) -> tuple[str, int] | None:

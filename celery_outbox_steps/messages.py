@@ -28,6 +28,16 @@ class ClaimedMessage(NamedTuple):
     structlog_context: str | None
     waited: float
     """Seconds from the row's creation to this claim, by the database's clock."""
+    attempted: bool = False
+    """An earlier attempt was made, and failed or was interrupted."""
+    orphaned: bool = False
+    """The row was still leased to another relay, whose lease ran out."""
+    oversized: bool = False
+    """The contents alone exceed what a claim may bring. `Store.begin()` loads them."""
+
+
+CONTENTS = ("args", "kwargs", "options", "payload")
+"""The fields that hold the message, and that may be large."""
 
 
 @dataclass(slots=True)
@@ -77,6 +87,8 @@ class Dead(NamedTuple):
 
     message: ClaimedMessage
     error: str
+    attempts: int
+    """How many attempts failed, this one included."""
 
 
 class Deferred(NamedTuple):

@@ -2,8 +2,9 @@
 
 The invariant behind every write: **a row belongs to the relay whose id stands in `claimed_by`
 until `claimed_until`, by the database's clock, and to nobody else.** All writes of a relay are
-fenced with its id, so one that comes late changes nothing. `tests/contract` runs one suite against
-every implementation; `celery_outbox_steps.testing.MemoryStore` is the twin without a database.
+fenced with its id, so one that comes late changes nothing; only what the broker has is settled also
+where the claim was forgotten or given back. `tests/contract` runs one suite against every
+implementation; `celery_outbox_steps.testing.MemoryStore` is the twin without a database.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from celery_outbox_steps.config import read
 from celery_outbox_steps.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
+
+INTERRUPTED = "the relay ended while it published this message"
+"""The `last_error` of an attempt that was begun and that has no outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +75,41 @@ class Store(Protocol):
     def check(self) -> None:
         """Raise `StoreNotReady`, naming the fix, where the relay can never work (no table)."""
 
-    def claim(self, limit: int, lease: float, relay_id: str) -> list[ClaimedMessage]:
+    def claim(
+        self,
+        limit: int,
+        lease: float,
+        relay_id: str,
+        *,
+        max_bytes: int | None = None,
+        adopt: bool = False,
+    ) -> list[ClaimedMessage]:
         """Lease up to `limit` due rows to `relay_id` for `lease` seconds, oldest due first.
 
-        Rows of a schema version that this package does not know are left alone. Costs O(limit),
-        whatever else the table holds. Two claims never return the same row while a lease lasts.
+        As many as fit into `max_bytes` together, and at least one: a row that alone exceeds it
+        comes alone, `oversized` and without its contents. Rows of a schema version that this
+        package does not know are left alone. Costs O(limit), whatever else the table holds. Two
+        claims never return the same row while a lease lasts; with `adopt` the rows that
+        `relay_id` holds itself count as free, which is for a relay that has none in hand.
+        """
+
+    def begin(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+        """Count an attempt before it is made, so that the row remembers it if the relay dies.
+
+        The message with its contents, its `retries` as they were before; None if the row is not
+        ours any more. May be repeated. A settle writes what it knows over it.
         """
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
         """Write what became of claimed rows, all or nothing. Returns how many were fenced off.
 
-        May be repeated after an error of unknown effect: what was settled is not settled twice.
+        Fenced off are rows that the relay does not hold, and `Published` ones that another relay
+        holds. The retries are counted from those of the message, not from those of the row. May be
+        repeated after an error of unknown effect: what was settled is not settled twice.
         """
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
         """Give claimed rows back, due at once, retries untouched. Returns how many were ours."""
-
-    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> int:
-        """Extend the lease of rows still held, from now. Returns how many were still ours."""
 
     def wait(self, timeout: float) -> bool:
         """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass."""
@@ -119,6 +140,17 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close the connection. The next use opens it again."""
+
+
+def how_many_fit(sizes: Iterable[int], max_bytes: int) -> int:
+    """How many rows of these sizes a claim takes: what fits together, and at least one."""
+    total = count = 0
+    for size in sizes:
+        total += size
+        if count and total > max_bytes:
+            break
+        count += 1
+    return count
 
 
 def load_stores(app: Any) -> list[Store]:

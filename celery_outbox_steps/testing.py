@@ -7,6 +7,7 @@ what it was given and fails when told to. Neither is meant for production.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import uuid
@@ -16,9 +17,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.classify import describe
-from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
+from celery_outbox_steps.envelope import SUPPORTED_VERSIONS, size_of
 from celery_outbox_steps.errors import Interrupted, Outage
 from celery_outbox_steps.messages import (
+    CONTENTS,
     ClaimedMessage,
     Dead,
     Deferred,
@@ -28,7 +30,7 @@ from celery_outbox_steps.messages import (
     Receipt,
     Retry,
 )
-from celery_outbox_steps.store import DeadLetters, Sample, Stats
+from celery_outbox_steps.store import INTERRUPTED, DeadLetters, Sample, Stats, how_many_fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -114,14 +116,31 @@ class MemoryStore:
     def check(self) -> None:
         """Memory is always there."""
 
-    def claim(self, limit: int, lease: float, relay_id: str) -> list[ClaimedMessage]:
+    def claim(
+        self,
+        limit: int,
+        lease: float,
+        relay_id: str,
+        *,
+        max_bytes: int | None = None,
+        adopt: bool = False,
+    ) -> list[ClaimedMessage]:
         with self._lock:
-            now = self._clock()
-            due = [row for row in self.rows.values() if _is_due(row, now)]
-            due.sort(key=attrgetter("due_at", "id"))
-            for row in due[:limit]:
+            now, budget = self._clock(), sys.maxsize if max_bytes is None else max_bytes
+            due = self._due(now, relay_id if adopt else None)[:limit]
+            fitting = due[: how_many_fit(map(size_of, due), budget)]
+            messages = [_claimed(row, now, relay_id, budget) for row in fitting]
+            for row in fitting:
                 row.claimed_by, row.claimed_until = relay_id, now + lease
-            return [_claimed(row, now) for row in due[:limit]]
+            return messages
+
+    def begin(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+        with self._lock:
+            for row in self._held([message.id], relay_id):
+                row.retries, row.last_error = message.retries + 1, INTERRUPTED
+                row.updated_at = self._clock()
+                return message._replace(**{name: getattr(row, name) for name in CONTENTS})
+            return None
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
         with self._lock:
@@ -132,13 +151,6 @@ class MemoryStore:
             held = self._held(ids, relay_id)
             for row in held:
                 _unlease(row)
-            return len(held)
-
-    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> int:
-        with self._lock:
-            held = self._held(ids, relay_id)
-            for row in held:
-                row.claimed_until = self._clock() + lease
             return len(held)
 
     def wait(self, timeout: float) -> bool:
@@ -222,19 +234,20 @@ class MemoryStore:
         ]
 
     def _settle(self, outcome: Outcome, relay_id: str) -> bool:
-        for row in self._held([outcome.message.id], relay_id):
-            match outcome:
-                case Published():
-                    self._publish(row)
-                case Retry(_, error, delay):
-                    self._postpone(row, error, delay)
-                    row.retries += 1
-                case Deferred(_, error, delay):
-                    self._postpone(row, error, delay)
-                case Dead(_, error):
-                    self._bury(row, error)
-            return True
-        return False
+        row = self.rows.get(outcome.message.id)
+        if row is None or not _may_settle(row, outcome, relay_id):
+            return False
+        match outcome:
+            case Published():
+                self._publish(row)
+            case Retry(message, error, delay):
+                self._postpone(row, error, delay, message.retries + 1)
+            case Deferred(message, error, delay):
+                self._postpone(row, error, delay, message.retries)
+            case Dead(_, error, attempts):
+                row.retries = attempts
+                self._bury(row, error)
+        return True
 
     def _publish(self, row: MemoryRow) -> None:
         if self.retention is None:
@@ -244,7 +257,8 @@ class MemoryStore:
         row.due_at = None
         _unlease(row)
 
-    def _postpone(self, row: MemoryRow, error: str, delay: float) -> None:
+    def _postpone(self, row: MemoryRow, error: str, delay: float, retries: int) -> None:
+        row.retries = retries
         row.updated_at = self._clock()
         row.due_at = row.updated_at + delay
         row.last_error = error
@@ -275,6 +289,10 @@ class MemoryStore:
         """The fence: of these rows, the ones that this relay still holds."""
         found = (self.rows.get(row_id) for row_id in ids)
         return [row for row in found if row is not None and row.claimed_by == relay_id]
+
+    def _due(self, now: float, adopting: str | None) -> list[MemoryRow]:
+        due = [row for row in self.rows.values() if _is_due(row, now, adopting)]
+        return sorted(due, key=attrgetter("due_at", "id"))
 
     def _pending(self) -> list[MemoryRow]:
         return [row for row in self.rows.values() if row.due_at is not None]
@@ -370,11 +388,11 @@ class RecordingPublisher:
             yield Receipt(index, failure)
 
 
-def _is_due(row: MemoryRow, now: float) -> bool:
+def _is_due(row: MemoryRow, now: float, adopting: str | None) -> bool:
     return (
         row.due_at is not None
         and row.due_at <= now
-        and not _is_leased(row, now)
+        and (not _is_leased(row, now) or row.claimed_by == adopting)
         and row.schema_version in SUPPORTED_VERSIONS
     )
 
@@ -387,9 +405,22 @@ def _unlease(row: MemoryRow) -> None:
     row.claimed_by = row.claimed_until = None
 
 
-def _claimed(row: MemoryRow, now: float) -> ClaimedMessage:
-    columns = [getattr(row, name) for name in ClaimedMessage._fields if name != "waited"]
-    return ClaimedMessage._make([*columns, now - row.created_at])
+def _may_settle(row: MemoryRow, outcome: Outcome, relay_id: str) -> bool:
+    """The fence. What the broker has is settled unless another relay holds the row."""
+    if isinstance(outcome, Published) and row.claimed_by is None:
+        return row.due_at is not None
+    return row.claimed_by == relay_id
+
+
+def _claimed(row: MemoryRow, now: float, relay_id: str, budget: int) -> ClaimedMessage:
+    columns: dict[str, Any] = {name: getattr(row, name, None) for name in ClaimedMessage._fields}
+    columns["waited"] = now - row.created_at
+    columns["attempted"] = row.updated_at is not None
+    columns["orphaned"] = row.claimed_by not in (None, relay_id)
+    columns["oversized"] = size_of(row) > budget
+    if columns["oversized"]:
+        columns.update(args="", kwargs="", options="", payload=None)
+    return ClaimedMessage(**columns)
 
 
 def _top_failing(rows: list[MemoryRow], top: int) -> tuple[dict[str, Any], ...]:

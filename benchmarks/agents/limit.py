@@ -29,7 +29,7 @@ def templates(app: Any, payload: int) -> list[Message]:
     from celery_outbox_steps.envelope import open_envelope
     from celery_outbox_steps.messages import ClaimedMessage
 
-    names = ", ".join(name for name in ClaimedMessage._fields if name != "waited")
+    names = ", ".join(ClaimedMessage._fields[: ClaimedMessage._fields.index("waited")])
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {names} FROM bench_template_{payload}")
         rows = [ClaimedMessage(*row, 0.0) for row in cursor.fetchall()]

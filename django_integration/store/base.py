@@ -2,28 +2,20 @@
 
 Keeps the contract of `celery_outbox_steps.store`: every write of a relay names it in `claimed_by`,
 every time is the database's, and no transaction stays open between two calls. What differs between
-databases is a `Dialect`; counting is in `counts.py`, replay and purge in `upkeep.py`.
+databases is a `Dialect`; what a relay writes is in `writes.py`, counting in `counts.py`, replay and
+purge in `upkeep.py`.
 """
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
 from __future__ import annotations
 
+import sys
 import time
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
-from celery_outbox_steps.messages import (
-    ClaimedMessage,
-    Dead,
-    Deferred,
-    Outcome,
-    Published,
-    Retry,
-)
 from django_integration import signals
 from django_integration.store import counts, upkeep
 from django_integration.store.dialect import (
@@ -31,8 +23,8 @@ from django_integration.store.dialect import (
     OUTBOX,
     UNLEASED,
     Dialect,
-    Rows,
-    content_columns,
+    Found,
+    Order,
 )
 from django_integration.store.listen import Bell, Listener
 from django_integration.store.mysql import MySQL
@@ -40,15 +32,16 @@ from django_integration.store.postgresql import PostgreSQL
 from django_integration.store.session import Session
 from django_integration.store.sqlite import SQLite
 from django_integration.store.watermark import Start, Watermark
+from django_integration.store.writes import Writes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from celery_outbox_steps.messages import ClaimedMessage, Outcome
     from celery_outbox_steps.store import DeadLetters, Sample, Stats
 
-PAYLOAD = ClaimedMessage._fields.index("payload")
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": PostgreSQL, "mysql": MySQL, "sqlite": SQLite}
 
 
@@ -81,6 +74,7 @@ class DjangoStore:
             begin=self._dialect.begin,
             options=self._dialect.options,
         )
+        self._writes = Writes(self._session, self._dialect, keep=retention is not None)
 
     @property
     def listening(self) -> bool:
@@ -107,31 +101,33 @@ class DjangoStore:
         if complaint:
             raise StoreNotReady(f"database {self.name!r}: {complaint}")
 
-    def claim(self, limit: int, lease: float, relay_id: str) -> list[ClaimedMessage]:
-        start = self._watermark.start(time.monotonic())
-        rows = self._claim(limit, lease, relay_id, start)
-        if start is not None and len(rows) < limit and self._watermark.may_look(time.monotonic()):
-            rows += self._claim(limit - len(rows), lease, relay_id, None)
-        rows.sort(key=_by_due)
-        if rows and self._dialect.watermark:
-            self._watermark.claimed(rows[0][-1], rows[-1][-1], len(rows))
-        return [_message(row) for row in rows]
+    def claim(
+        self,
+        limit: int,
+        lease: float,
+        relay_id: str,
+        *,
+        max_bytes: int | None = None,
+        adopt: bool = False,
+    ) -> list[ClaimedMessage]:
+        order = Order(limit, lease, relay_id, _or_all(max_bytes), adopt)
+        found = self._find(order)
+        messages = [_owned(message) for _, message in found]
+        if found and self._dialect.watermark:
+            self._watermark.claimed(found[0].position, found[-1].position, len(found))
+        return messages
+
+    def begin(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+        begun = self._writes.begin(message, relay_id)
+        return _owned(begun) if begun else None
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
-        work = _Work(outcomes)
-        if work.only_published and self.retention is None:
-            settled = self._delete(work.published, relay_id)
-        else:
-            with self._session.transaction():
-                settled = self._settle(work, relay_id)
+        settled = self._writes.settle(outcomes, relay_id)
         signals.emit_settled(outcomes, sender=DjangoStore)
         return len(outcomes) - settled
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
-        return self._update(UNLEASED, [], ids, relay_id)
-
-    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> int:
-        return self._update(f"claimed_until = {self._dialect.later}", [lease], ids, relay_id)
+        return self._writes.update(UNLEASED, [], ids, relay_id)
 
     def wait(self, timeout: float) -> bool:
         if not self.listening:
@@ -176,96 +172,24 @@ class DjangoStore:
         if self._notify and self._dialect.notifies:
             self._listener.begin(session, pooled=self._dialect.pooled)
 
-    def _claim(self, limit: int, lease: float, relay_id: str, start: Start | None) -> Rows:
+    def _find(self, order: Order) -> list[Found]:
+        """From the watermark on; if nothing is there, from the very beginning.
+
+        A new session looks from there at once. The last one may have ended with rows leased that
+        were never seen, or in a crash of the server that made it forget claims.
+        """
+        start = self._watermark.start(time.monotonic()) if self._session.is_open else None
+        found = self._claim(order, start)
+        if not found and start is not None and self._watermark.may_look(time.monotonic()):
+            found = self._claim(order, None)
+        return sorted(found, key=_by_due)
+
+    def _claim(self, order: Order, start: Start | None) -> list[Found]:
         began = time.monotonic()
-        rows = self._dialect.claim(self._session, limit, lease, relay_id, start)
+        found = self._dialect.claim(self._session, order, start)
         if start is None:
             self._watermark.looked(began, time.monotonic())
-        return rows
-
-    def _settle(self, work: _Work, relay_id: str) -> int:
-        settled = self._publish(work.published, relay_id)
-        for (error, delay, retries), ids in work.again.items():
-            settled += self._postpone(ids, error, delay, retries, relay_id)
-        for error, ids in work.dead.items():
-            settled += self._bury(ids, error, relay_id)
-        return settled
-
-    def _publish(self, ids: Sequence[int], relay_id: str) -> int:
-        if self.retention is None:
-            return self._delete(ids, relay_id)
-        now = self._dialect.now
-        return self._update(
-            f"published_at = {now}, updated_at = {now}, due_at = NULL, {UNLEASED}",
-            [],
-            ids,
-            relay_id,
-        )
-
-    def _postpone(
-        self, ids: Sequence[int], error: str, delay: float, retries: int, relay_id: str
-    ) -> int:
-        return self._update(
-            f"retries = retries + %s, due_at = {self._dialect.later}, last_error = %s,"
-            f" updated_at = {self._dialect.now}, {UNLEASED}",
-            [retries, delay, self._dialect.text(error)],
-            ids,
-            relay_id,
-        )
-
-    def _bury(self, ids: Sequence[int], error: str, relay_id: str) -> int:
-        """Copy and delete. The copy locks the rows, so nobody takes them over in between."""
-        which, params = self._dialect.ids(ids)
-        columns = ", ".join(content_columns())
-        self._session.run(
-            f"INSERT INTO {DEAD_LETTER} ({columns}, dead_at, failure_reason)"
-            f" SELECT {columns}, {self._dialect.now}, %s FROM {OUTBOX}{self._dialect.by_id}"
-            f" WHERE {which} AND claimed_by = %s{self._dialect.for_update}",
-            [self._dialect.text(error), *params, relay_id],
-        )
-        return self._delete(ids, relay_id)
-
-    def _update(self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str) -> int:
-        """The one way a relay changes rows: only those that it holds."""
-        if not ids:
-            return 0
-        which, params = self._dialect.ids(ids)
-        table = f"{OUTBOX}{self._dialect.by_id}"
-        sql = f"UPDATE {table} SET {changes} WHERE {which} AND claimed_by = %s"
-        return self._session.run(sql, [*values, *params, relay_id])
-
-    def _delete(self, ids: Sequence[int], relay_id: str) -> int:
-        """The one way a relay deletes rows: only those that it holds."""
-        if not ids:
-            return 0
-        sql, params = self._dialect.delete(OUTBOX, ids)
-        return self._session.run(f"{sql} AND claimed_by = %s", [*params, relay_id])
-
-
-class _Work:
-    """Outcomes by what has to be written for them, so that equal ones share a statement."""
-
-    def __init__(self, outcomes: Iterable[Outcome]) -> None:
-        self.published: list[int] = []
-        self.again: dict[tuple[str, float, int], list[int]] = defaultdict(list)
-        self.dead: dict[str, list[int]] = defaultdict(list)
-        for outcome in outcomes:
-            self._sort(outcome)
-
-    @property
-    def only_published(self) -> bool:
-        return not self.again and not self.dead
-
-    def _sort(self, outcome: Outcome) -> None:
-        match outcome:
-            case Published(message):
-                self.published.append(message.id)
-            case Retry(message, error, delay):
-                self.again[error, delay, 1].append(message.id)
-            case Deferred(message, error, delay):
-                self.again[error, delay, 0].append(message.id)
-            case Dead(message, error):
-                self.dead[error].append(message.id)
+        return found
 
 
 def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
@@ -284,12 +208,16 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
         ) from None
 
 
-def _by_due(row: tuple[Any, ...]) -> tuple[Any, int]:
-    return row[-1], row[0]
+def _or_all(max_bytes: int | None) -> int:
+    return sys.maxsize if max_bytes is None else max_bytes
 
 
-def _message(row: tuple[Any, ...]) -> ClaimedMessage:
-    if row[PAYLOAD] is None:
-        return ClaimedMessage._make(row[:-1])
-    # Drivers hand out bytes or a view of their own memory.
-    return ClaimedMessage._make((*row[:PAYLOAD], bytes(row[PAYLOAD]), *row[PAYLOAD + 1 : -1]))
+def _by_due(found: Found) -> tuple[Any, int]:
+    return found.position, found.message.id
+
+
+def _owned(message: ClaimedMessage) -> ClaimedMessage:
+    """Drivers hand out bytes or a view of their own memory."""
+    if message.payload is None:
+        return message
+    return message._replace(payload=bytes(message.payload))

@@ -1,4 +1,4 @@
-"""What differs between databases: clocks, id lists, and how a claim is written.
+"""What differs between databases: clocks, id lists, sizes, and how a claim is written.
 
 Everything else of the Store is the same SQL everywhere. All times are the database's own clock,
 and a look at the due index always names the range that it reads. Statements take parameters with
@@ -7,11 +7,12 @@ and a look at the due index always names the range that it reads. Statements tak
 
 from __future__ import annotations
 
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
-from celery_outbox_steps.messages import ClaimedMessage
+from celery_outbox_steps.messages import CONTENTS, ClaimedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +20,26 @@ if TYPE_CHECKING:
     from django_integration.store.session import Session
     from django_integration.store.watermark import Start
 
-Rows = list[tuple[Any, ...]]
-
 OUTBOX = "celery_outbox"
 DEAD_LETTER = "celery_outbox_dead_letter"
 UNLEASED = "claimed_by = NULL, claimed_until = NULL"
+
+
+class Order(NamedTuple):
+    """What a claim is asked for."""
+
+    limit: int
+    lease: float
+    relay_id: str
+    max_bytes: int = sys.maxsize
+    adopt: bool = False
+
+
+class Found(NamedTuple):
+    """A row that a claim took, and where it stood in the due index."""
+
+    position: Any
+    message: ClaimedMessage
 
 
 class Dialect:
@@ -38,6 +54,8 @@ class Dialect:
     """Seconds until the lease ends, as a float."""
     position = "due_at"
     """The due time as the watermark keeps it."""
+    size: str
+    """The bytes of a row's contents."""
     above = ""
     """`due_at` is not below the `Start` of the watermark: two parameters."""
     hint = ""
@@ -58,10 +76,8 @@ class Dialect:
     watermark = True
     """Do deleted rows linger in the index, so that remembering where live ones begin pays?"""
 
-    def claim(
-        self, session: Session, limit: int, lease: float, relay_id: str, start: Start | None
-    ) -> Rows:
-        """Lease up to `limit` due rows: the columns of `ClaimedMessage`, then the position."""
+    def claim(self, session: Session, order: Order, start: Start | None) -> list[Found]:
+        """Lease what was ordered, from the watermark on, in any order."""
         raise NotImplementedError
 
     def opened(self, session: Session) -> None:
@@ -89,21 +105,33 @@ class Dialect:
         clean = text.replace("\x00", "\\x00")
         return clean.encode("utf-8", "backslashreplace").decode("utf-8")
 
-    def due(self, start: Start | None) -> tuple[str, list[Any]]:
+    def due(self, order: Order, start: Start | None) -> tuple[str, list[Any]]:
         """The rows that a claim may take, from the watermark on: the predicate, its parameters."""
+        mine, me = (" OR claimed_by = %s", [order.relay_id]) if order.adopt else ("", [])
         sql = (
-            f"due_at <= {self.now} AND (claimed_until IS NULL OR claimed_until < {self.now})"
+            f"due_at <= {self.now} AND (claimed_until IS NULL OR claimed_until < {self.now}{mine})"
             f" AND schema_version IN ({', '.join(['%s'] * len(SUPPORTED_VERSIONS))})"
         )
         if start is None:
-            return sql, [*SUPPORTED_VERSIONS]
-        return f"{self.above} AND {sql}", [*start, *SUPPORTED_VERSIONS]
+            return sql, [*me, *SUPPORTED_VERSIONS]
+        return f"{self.above} AND {sql}", [*start, *me, *SUPPORTED_VERSIONS]
 
-    @cached_property
-    def columns(self) -> str:
-        """The columns of `ClaimedMessage` in its order, then the position for the watermark."""
-        names = [self.waited if name == "waited" else name for name in ClaimedMessage._fields]
-        return ", ".join([*names, self.position])
+    def columns(self, fits: str, orphaned: str, oversized: str) -> str:
+        """The columns of `ClaimedMessage` in its order; the contents only where `fits` is true."""
+        expressions = {
+            **{name: f"CASE WHEN {fits} THEN {name} ELSE '' END" for name in CONTENTS},
+            "payload": f"CASE WHEN {fits} THEN payload END",
+            "waited": self.waited,
+            "attempted": "updated_at IS NOT NULL",
+            "orphaned": orphaned,
+            "oversized": oversized,
+        }
+        return ", ".join(expressions.get(name, name) for name in ClaimedMessage._fields)
+
+
+def with_contents(message: ClaimedMessage, contents: Sequence[Any]) -> ClaimedMessage:
+    """The message with the values of its `CONTENTS`, as a statement brought them."""
+    return message._replace(**dict(zip(CONTENTS, contents, strict=True)))
 
 
 @cache

@@ -1,52 +1,31 @@
 """MySQL 8 and MariaDB: the claim is a SELECT that skips locked rows and an UPDATE, then COMMIT."""
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
 from __future__ import annotations
 
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from django_integration.store.dialect import OUTBOX, Dialect, Rows
+from django_integration.store.two_steps import TwoSteps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from django_integration.store.session import Session
-    from django_integration.store.watermark import Start
 
 BEYOND_BMP = re.compile("[^\x00-\uffff]")
 
 
-class MySQL(Dialect):
+class MySQL(TwoSteps):
     now = "UTC_TIMESTAMP(6)"
     later = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
     waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"
     left = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0"
+    size = "LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)"
     above = "due_at >= %s - INTERVAL 1 SECOND AND due_at >= %s"
     hint = " FORCE INDEX (celery_outbox_due)"
     # A scan of a small table would wait for the rows that other relays hold: a deadlock.
     by_id = " FORCE INDEX (PRIMARY)"
     options = {"connect_timeout": 10}
-
-    def claim(
-        self, session: Session, limit: int, lease: float, relay_id: str, start: Start | None
-    ) -> Rows:
-        with session.transaction():
-            rows = session.rows(*self.claim_statement(limit, start))
-            if rows:
-                which, params = self.ids([row[0] for row in rows])
-                lease_rows = f"SET claimed_by = %s, claimed_until = {self.later} WHERE {which}"
-                session.run(f"UPDATE {OUTBOX}{self.by_id} {lease_rows}", [relay_id, lease, *params])
-        return rows
-
-    def claim_statement(self, limit: int, start: Start | None) -> tuple[str, list[Any]]:
-        due, params = self.due(start)
-        sql = (
-            f"SELECT {self.columns} FROM {OUTBOX}{self.hint} WHERE {due}"
-            f" ORDER BY due_at, id LIMIT %s{self.skip_locked}"
-        )
-        return sql, [*params, limit]
 
     def check(self, wrapper: Any) -> str:
         maria = wrapper.mysql_is_mariadb

@@ -11,7 +11,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from django_integration.store.dialect import OUTBOX, Dialect, Rows
+from celery_outbox_steps.messages import ClaimedMessage
+from django_integration.store.dialect import OUTBOX, Dialect, Found, Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,11 @@ class PostgreSQL(Dialect):
     waited = "extract(epoch from statement_timestamp() - created_at)::float8"
     left = "extract(epoch from claimed_until - statement_timestamp())::float8"
     position = "extract(epoch from due_at)::float8"
+    # Says how long a text is without reading it from where large ones are kept.
+    size = (
+        "octet_length(args)::bigint + octet_length(kwargs) + octet_length(options)"
+        " + coalesce(octet_length(payload), 0)"
+    )
     above = "due_at >= to_timestamp(%s - 1) AND due_at >= to_timestamp(%s)"
     estimate = """
         SELECT c.reltuples * (1 - coalesce(s.null_frac, 0))
@@ -50,15 +56,13 @@ class PostgreSQL(Dialect):
         "keepalives_count": 3,
     }
 
-    def claim(
-        self, session: Session, limit: int, lease: float, relay_id: str, start: Start | None
-    ) -> Rows:
-        statement = self.claim_statement(limit, lease, relay_id, start)
+    def claim(self, session: Session, order: Order, start: Start | None) -> list[Found]:
+        statement = self.claim_statement(order, start)
         if not self.pooled:
-            return session.rows(*statement)
+            return [_found(*row) for row in session.rows(*statement)]
         with session.transaction():
             session.run(FOR_TRANSACTION)
-            return session.rows(*statement)
+            return [_found(*row) for row in session.rows(*statement)]
 
     def opened(self, session: Session) -> None:
         # A pooler makes up the process id that it tells its clients at startup.
@@ -67,12 +71,10 @@ class PostgreSQL(Dialect):
         if not self.pooled:
             session.run(FOR_SESSION)
 
-    def claim_statement(
-        self, limit: int, lease: float, relay_id: str, start: Start | None
-    ) -> tuple[str, list[Any]]:
-        """MATERIALIZED keeps the planner from running the SELECT twice, past the limit."""
-        due, params = self.due(start)
-        return _claim(self, due), [*params, limit, relay_id, lease]
+    def claim_statement(self, order: Order, start: Start | None) -> tuple[str, list[Any]]:
+        due, params = self.due(order, start)
+        limit, lease, relay_id, most, _ = order
+        return _claim(self, due), [relay_id, *params, limit, most, most, relay_id, lease]
 
     def check(self, wrapper: Any) -> str:  # noqa: ARG002
         return ""  # Django itself refuses servers that are too old for us
@@ -90,13 +92,28 @@ class PostgreSQL(Dialect):
 
 @lru_cache(maxsize=8)
 def _claim(dialect: PostgreSQL, due: str) -> str:
+    # MATERIALIZED keeps the planner from running the SELECT twice, past the limit. A window without
+    # ORDER BY adds up the rows as they come, which is the index's order, and needs no sort.
+    #
     # A lease need not survive a crash of the server: without it the rows are claimed once more. So
     # nobody waits for the disk between COMMIT and publish. What a settle writes is always durable.
+    columns = dialect.columns("NOT oversized", "orphaned", "oversized")
     return f"""
         WITH due AS MATERIALIZED (
-            SELECT id AS due_id FROM {OUTBOX} WHERE {due}
+            SELECT id AS due_id, {dialect.size} AS size,
+                coalesce(claimed_by <> %s, false) AS orphaned
+            FROM {OUTBOX} WHERE {due}
             ORDER BY due_at, id LIMIT %s FOR UPDATE SKIP LOCKED
+        ), summed AS (
+            SELECT *, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM due
+        ), fitting AS MATERIALIZED (
+            SELECT due_id, orphaned, size > %s AS oversized FROM summed
+            WHERE total <= %s OR total = size
         ), unhurried AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
         UPDATE {OUTBOX} SET claimed_by = %s, claimed_until = {dialect.later}
-        FROM due, unhurried WHERE id = due_id
-        RETURNING {dialect.columns}"""
+        FROM fitting, unhurried WHERE id = due_id
+        RETURNING {dialect.position}, {columns}"""
+
+
+def _found(position: float, *fields: Any) -> Found:
+    return Found(position, ClaimedMessage._make(fields))

@@ -1,49 +1,30 @@
-"""SQLite: the claim is one UPDATE under the write lock, in the text format of Django's times."""
+"""SQLite: the claim holds the write lock, in the text format of Django's times."""
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from django_integration.store.dialect import OUTBOX, Dialect, Rows
+from django_integration.store.two_steps import TwoSteps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from django_integration.store.session import Session
-    from django_integration.store.watermark import Start
-
 OLDEST = (3, 35)
 
 
-class SQLite(Dialect):
+class SQLite(TwoSteps):
     now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
     later = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
     waited = "(julianday('now') - julianday(created_at)) * 86400.0"
     left = "(julianday(claimed_until) - julianday('now')) * 86400.0"
+    size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
     hint = " INDEXED BY celery_outbox_due"
     for_update = ""
     skip_locked = ""
     # The write lock at once: a transaction that reads first could not get it later.
     begin = "BEGIN IMMEDIATE"
     watermark = False
-
-    def claim(
-        self, session: Session, limit: int, lease: float, relay_id: str, start: Start | None
-    ) -> Rows:
-        return session.rows(*self.claim_statement(limit, lease, relay_id, start))
-
-    def claim_statement(
-        self, limit: int, lease: float, relay_id: str, start: Start | None
-    ) -> tuple[str, list[Any]]:
-        due, params = self.due(start)
-        sql = (
-            f"UPDATE {OUTBOX} SET claimed_by = %s, claimed_until = {self.later} WHERE id IN"
-            f" (SELECT id FROM {OUTBOX}{self.hint} WHERE {due} ORDER BY due_at, id LIMIT %s)"
-            f" RETURNING {self.columns}"
-        )
-        return sql, [relay_id, lease, *params, limit]
 
     def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
         # One parameter, whatever the batch size: SQLite limits how many a statement may have.

@@ -12,6 +12,7 @@ import re
 import pytest
 from django.db import connections
 
+from django_integration.store.dialect import Order
 from django_integration.store.mysql import MySQL
 from django_integration.store.postgresql import FOR_SESSION, PostgreSQL
 from django_integration.store.sqlite import SQLite
@@ -73,7 +74,7 @@ def test_a_store_at_work_never_reads_the_whole_table(database):
     before = database.execute(counters)[0]
     store = database.store()
     claimed = store.claim(LIMIT, 300, "me")
-    store.renew([message.id for message in claimed], 300, "me")
+    store.begin(claimed[0], "me")
     store.release([message.id for message in claimed], "me")
     store.close()
     after = wait_for(lambda: (row := database.execute(counters)[0])[1] > before[1] and row)
@@ -82,7 +83,8 @@ def test_a_store_at_work_never_reads_the_whole_table(database):
 
 @pytest.mark.parametrize("analysed", [False, True])
 @pytest.mark.parametrize("watermark", [False, True])
-def test_a_claim_reads_one_index_range_and_sorts_nothing(database, analysed, watermark):
+@pytest.mark.parametrize("adopt", [False, True])
+def test_a_claim_reads_one_index_range_and_sorts_nothing(database, analysed, watermark, adopt):
     check = {"postgresql": _postgresql, "mysql": _mysql, "sqlite": _sqlite}[database.vendor]
     if analysed:
         database.execute(
@@ -92,11 +94,12 @@ def test_a_claim_reads_one_index_range_and_sorts_nothing(database, analysed, wat
                 "mysql": "ANALYZE TABLE celery_outbox",
             }[database.vendor]
         )
-    check(database, start(database) if watermark else None)
+    order = Order(LIMIT, 300, "me", 16 * 1024 * 1024, adopt)
+    check(database, order, start(database) if watermark else None)
 
 
-def _postgresql(database, start):
-    sql, params = PostgreSQL().claim_statement(LIMIT, 300, "me", start)
+def _postgresql(database, order, start):
+    sql, params = PostgreSQL().claim_statement(order, start)
     with connections[database.alias].cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute(FOR_SESSION)
@@ -113,16 +116,16 @@ def _postgresql(database, start):
     assert scan.get("Rows Removed by Filter", 0) == 0
 
 
-def _mysql(database, start):
-    sql, params = MySQL().claim_statement(LIMIT, start)
+def _mysql(database, order, start):
+    sql, params = MySQL().claim_statement(order, start)
     ((*_, kind, _, key, _, _, _, extra),) = database.execute(f"EXPLAIN {sql}", *params)
     assert (kind, key) == ("range", "celery_outbox_due")
     assert "filesort" not in extra
     assert "temporary" not in extra
 
 
-def _sqlite(database, start):
-    sql, params = SQLite().claim_statement(LIMIT, 300, "me", start)
+def _sqlite(database, order, start):
+    sql, params = SQLite().claim_statement(order, start)
     steps = [step[-1] for step in database.execute(f"EXPLAIN QUERY PLAN {sql}", *params)]
     assert any(re.search(r"INDEX celery_outbox_due \(.*due_at<\?", step) for step in steps), steps
     assert not any("B-TREE FOR ORDER" in step for step in steps), steps

@@ -66,7 +66,7 @@ class TestLentConnection:
             store = database.store(connection=connection)
             store.check()
             one, two = store.claim(10, LEASE, "me")
-            assert store.settle([Published(one), Dead(two, "no")], "me") == 0
+            assert store.settle([Published(one), Dead(two, "no", 1)], "me") == 0
             assert len(database.dead_letters()) == 1
             assert store.replay(DeadLetters()) == 1
             transaction.set_rollback(True, using=database.alias)

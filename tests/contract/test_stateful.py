@@ -21,19 +21,27 @@ STEP = 1000.0
 LEASE = 1.5 * STEP
 DELAY = 0.5 * STEP
 RELAYS = st.sampled_from(["a", "b", "c"])
+SIZES = st.sampled_from([10, 100, 1000])
+BUDGETS = st.sampled_from([None, 5, 120, 1100])
 
 
 @dataclass
 class Row:
     due: float
+    size: int = 6
     retries: int = 0
+    attempted: bool = False
     holder: str | None = None
     until: float = 0.0
     published: bool = False
 
-    def claimable(self, now: float) -> bool:
-        free = self.holder is None or self.until < now
+    def claimable(self, now: float, adopting: str | None) -> bool:
+        free = self.holder in (None, adopting) or self.until < now
         return not self.published and self.due <= now and free
+
+    def settleable(self, relay: str, kind: str) -> bool:
+        forgotten = kind == "P" and self.holder is None and not self.published
+        return self.holder == relay or forgotten
 
 
 class Relays(RuleBasedStateMachine):
@@ -58,39 +66,49 @@ class Relays(RuleBasedStateMachine):
         rows = [self.rows.get(message.id) for message in messages]
         return [row for row in rows if row is not None and row.holder == relay]
 
-    @rule(count=st.integers(1, 4), later=st.booleans())
-    def enqueue(self, count, later):
-        for row in self.backend.add(count, due_in=DELAY if later else 0.0):
-            self.rows[row] = Row(self.now + (DELAY if later else 0.0))
+    @rule(count=st.integers(1, 4), later=st.booleans(), size=SIZES)
+    def enqueue(self, count, later, size):
+        delay = DELAY if later else 0.0
+        for row in self.backend.add(count, due_in=delay, args="x" * (size - 4)):
+            self.rows[row] = Row(self.now + delay, size)
 
     @rule(steps=st.integers(1, 3))
     def time_passes(self, steps):
         self.backend.pass_time(steps * STEP)
         self.now += steps * STEP
 
-    @rule(relay=RELAYS, limit=st.integers(1, 5))
-    def crash_and_claim(self, relay, limit):
+    @rule(relay=RELAYS, limit=st.integers(1, 5), adopt=st.booleans(), budget=BUDGETS)
+    def crash_and_claim(self, relay, limit, adopt, budget):
         """A new process under an old name: it forgot its batch, and where it had been looking."""
         self.stores.pop(relay, None)
-        claimable = sorted(row.due for row in self.rows.values() if row.claimable(self.now))
-        messages = self.store(relay).claim(limit, LEASE, relay)
-        rows = [self.rows[message.id] for message in messages]
-        assert all(row.claimable(self.now) for row in rows)
-        assert [row.due for row in rows] == claimable[:limit]
-        assert [m.retries for m in messages] == [row.retries for row in rows]
-        for row in rows:
+        wanted = self._fitting(relay if adopt else None, limit, budget)
+        store = self.store(relay)
+        messages = store.claim(limit, LEASE, relay, max_bytes=budget, adopt=adopt)
+        assert [message.id for message in messages] == wanted
+        for message in messages:
+            row = self.rows[message.id]
+            self._agrees(message, row, relay, budget)
             row.holder, row.until = relay, self.now + LEASE
         self.claimed[relay] = messages
 
+    @rule(relay=RELAYS, position=st.integers(0, 4))
+    def begin(self, relay, position):
+        for message in self.claimed[relay][position : position + 1]:
+            begun = self.store(relay).begin(message, relay)
+            held = self.held(relay, [message])
+            assert (begun is not None) is bool(held)
+            for row in held:
+                assert len(begun.args) == row.size - 4
+                row.retries, row.attempted = message.retries + 1, True
+
     @rule(relay=RELAYS, kinds=st.lists(st.sampled_from("PRDX"), min_size=5, max_size=5))
     def settle(self, relay, kinds):
-        messages = self.claimed[relay]
-        pairs = list(zip(messages, kinds, strict=False))
+        pairs = list(zip(self.claimed[relay], kinds, strict=False))
+        within = [pair for pair in pairs if self._settleable(relay, *pair)]
         fenced = self.store(relay).settle([_outcome(*pair) for pair in pairs], relay)
-        assert fenced == len(messages) - len(self.held(relay, messages))
-        for message, kind in pairs:
-            if self.held(relay, [message]):
-                self._settled(message.id, kind)
+        assert fenced == len(pairs) - len(within)
+        for message, kind in within:
+            self._settled(message, kind)
 
     @rule(relay=RELAYS)
     def release(self, relay):
@@ -100,21 +118,13 @@ class Relays(RuleBasedStateMachine):
         for row in held:
             row.holder = None
 
-    @rule(relay=RELAYS)
-    def renew(self, relay):
-        messages = self.claimed[relay]
-        held = self.held(relay, messages)
-        assert self.store(relay).renew([m.id for m in messages], LEASE, relay) == len(held)
-        for row in held:
-            row.until = self.now + LEASE
-
     @rule(limit=st.integers(1, 3))
     def replay(self, limit):
         known = set(self.rows)
         assert self.store("a").replay(DeadLetters(), limit) == min(limit, self.dead)
         for row in self.backend.rows():
             if row["id"] not in known:
-                self.rows[row["id"]] = Row(self.now)
+                self.rows[row["id"]] = Row(self.now, len(row["args"]) + 4)
                 self.dead -= 1
 
     @invariant()
@@ -131,7 +141,35 @@ class Relays(RuleBasedStateMachine):
     def teardown(self):
         self.backend.clear()
 
-    def _settled(self, row_id, kind):
+    def _fitting(self, adopting, limit, budget):
+        """What a claim takes, by the model: in due order, what fits together, at least one."""
+        taken, total = [], 0
+        for row_id in self._claimable(adopting)[:limit]:
+            total += self.rows[row_id].size
+            if taken and budget is not None and total > budget:
+                break
+            taken.append(row_id)
+        return taken
+
+    def _claimable(self, adopting):
+        """By due time. Within a step of model time only the store knows what came first."""
+        due = {row["id"]: row["due_at"] for row in self.backend.rows()}
+        claimable = [n for n, row in self.rows.items() if row.claimable(self.now, adopting)]
+        return sorted(claimable, key=lambda n: (self.rows[n].due, due[n], n))
+
+    def _agrees(self, message, row, relay, budget):
+        oversized = budget is not None and row.size > budget
+        assert (message.retries, message.attempted) == (row.retries, row.attempted)
+        assert message.orphaned is (row.holder not in (None, relay))
+        assert message.oversized is oversized
+        assert len(message.args) == (0 if oversized else row.size - 4)
+
+    def _settleable(self, relay, message, kind):
+        row = self.rows.get(message.id)
+        return row is not None and row.settleable(relay, kind)
+
+    def _settled(self, message, kind):
+        row_id = message.id
         row = self.rows[row_id]
         row.holder = None
         if kind == "X":
@@ -141,7 +179,8 @@ class Relays(RuleBasedStateMachine):
         elif kind == "P":
             row.published = True
         else:
-            row.retries += kind == "R"
+            row.retries = message.retries + (kind == "R")
+            row.attempted = True
             row.due = self.now + DELAY
 
 
@@ -150,7 +189,7 @@ def _outcome(message, kind):
         "P": Published(message),
         "R": Retry(message, "e", DELAY),
         "D": Deferred(message, "e", DELAY),
-        "X": Dead(message, "e"),
+        "X": Dead(message, "e", message.retries + 1),
     }[kind]
 
 

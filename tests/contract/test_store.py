@@ -19,7 +19,7 @@ OUTCOMES = [
     pytest.param(Published, id="published"),
     pytest.param(lambda message: Retry(message, "e", 60), id="retry"),
     pytest.param(lambda message: Deferred(message, "e", 60), id="deferred"),
-    pytest.param(lambda message: Dead(message, "e"), id="dead"),
+    pytest.param(lambda message: Dead(message, "e", 1), id="dead"),
 ]
 
 
@@ -176,7 +176,7 @@ class TestSettle:
         before = only(backend.rows())
         store = backend.store()
         error = "EncodeError: lone \ud800, 🙈"
-        store.settle([Dead(only(store.claim(10, LEASE, "me")), error)], "me")
+        store.settle([Dead(only(store.claim(10, LEASE, "me")), error, 6)], "me")
         assert backend.rows() == []
         letter = only(backend.dead_letters())
         assert letter["failure_reason"].startswith("EncodeError: lone ")
@@ -186,26 +186,31 @@ class TestSettle:
             "args",
             "kwargs",
             "options",
-            "retries",
             "created_at",
             "schema_version",
             "structlog_context",
         )
         assert [letter[name] for name in content] == [before[name] for name in content]
         assert bytes(letter["payload"]) == b"\x80"
+        assert letter["retries"] == 6
 
     def test_an_error_text_with_nul_can_be_stored(self, backend):
         backend.add(2)
         store = backend.store()
         first, second = store.claim(10, LEASE, "me")
-        assert store.settle([Retry(first, "a\x00b", 1), Dead(second, "a\x00b")], "me") == 0
+        assert store.settle([Retry(first, "a\x00b", 1), Dead(second, "a\x00b", 1)], "me") == 0
         assert "a" in only(backend.rows())["last_error"]
 
     def test_a_mixed_batch_is_settled_at_once(self, backend):
         backend.add(4)
         store = backend.store()
         one, two, three, four = store.claim(10, LEASE, "me")
-        outcomes = [Published(one), Retry(two, "e", 10), Deferred(three, "o", 10), Dead(four, "d")]
+        outcomes = [
+            Published(one),
+            Retry(two, "e", 10),
+            Deferred(three, "o", 10),
+            Dead(four, "d", 1),
+        ]
         assert store.settle(outcomes, "me") == 0
         assert [row["id"] for row in backend.rows()] == [two.id, three.id]
         assert len(backend.dead_letters()) == 1
@@ -279,22 +284,12 @@ class TestLease:
         assert store.release(rows, "me") == 1
         assert store.release([], "me") == 0
 
-    def test_renew_extends_the_lease(self, backend):
-        rows = backend.add()
-        store = backend.store()
-        store.claim(10, LEASE, "me")
-        backend.pass_time(LEASE - 10)
-        assert store.renew(rows, LEASE, "me") == 1
-        backend.pass_time(LEASE - 10)
-        assert backend.store().claim(10, LEASE, "other") == []
-        assert store.renew(rows, LEASE, "other") == 0
-
 
 class TestReplayAndPurge:
     def bury(self, backend, count=1, **columns):
         backend.add(count, **columns)
         store = backend.store()
-        store.settle([Dead(m, "no") for m in store.claim(count, LEASE, "me")], "me")
+        store.settle([Dead(m, "no", 1) for m in store.claim(count, LEASE, "me")], "me")
         return [letter["id"] for letter in backend.dead_letters()][-count:]
 
     def test_replay_makes_dead_letters_due_with_no_retries(self, backend):
@@ -381,7 +376,7 @@ class TestNumbers:
         store = backend.store(retention=3600)
         backend.add(4, task_name="shop.mail")
         one, two, three = store.claim(3, LEASE, "me")
-        store.settle([Published(one), Retry(two, "boom", 60), Dead(three, "no")], "me")
+        store.settle([Published(one), Retry(two, "boom", 60), Dead(three, "no", 1)], "me")
         backend.pass_time(50)
         assert len(backend.store().claim(1, LEASE, "other")) == 1
         stats = store.stats()

@@ -32,7 +32,7 @@ OURS = re.compile(
     | '.*'\.join\(.*\)                         # placeholders and column names
     | _(pending|old|waits)\(.*\)               # a subselect of the same module
     | (columns|values|which|where|order|table|changes|sql|due|now|newest|window|still|condition
-      |lease_rows|insert_rows|record|waited|name|index|position|hint|limit|rows|text)
+      |fence|insert_rows|record|waited|name|index|position|hint|limit|rows|text)
     """,
     re.VERBOSE,
 )
@@ -89,12 +89,12 @@ def test_hostile_names_and_ids_all_the_way(
     first, second = sorted(bench.store.claim(10, 60, me), key=lambda row: row.id)
     assert first.task_id == safe
     seen = second.task_name
-    assert bench.store.renew([first.id, second.id], 60, me) == 2
+    assert bench.store.begin(first, me) == first
     assert bench.store.settle([Published(first), Retry(second, name, 0.0)], me) == 0
     (again,) = bench.store.claim(10, 60, me)
     assert bench.store.release([again.id], me) == 1
     (again,) = bench.store.claim(10, 60, me)
-    assert bench.store.settle([Dead(again, name)], me) == 0
+    assert bench.store.settle([Dead(again, name, 1)], me) == 0
     _bury_and_replay(bench, seen)
 
 

@@ -44,7 +44,7 @@ def bury(app: Any, store: DjangoStore) -> Any:
         for number in range(count):
             app.send_task(task_name, (number,))
         rows = store.claim(count, 60, "undertaker")
-        store.settle([Dead(row, "NotFound: no exchange") for row in rows], "undertaker")
+        store.settle([Dead(row, "NotFound: no exchange", 1) for row in rows], "undertaker")
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT id FROM celery_outbox_dead_letter WHERE task_name = %s", [task_name]

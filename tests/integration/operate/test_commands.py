@@ -143,7 +143,7 @@ class TestReplay:
             rounds.append(replayed)
             assert len(rounds) == 1, "it would go on for ever"
             dead = store.claim(replayed, 60, "relay")
-            store.settle([Dead(row, "NotFound: still no exchange") for row in dead], "relay")
+            store.settle([Dead(row, "NotFound: still no exchange", 1) for row in dead], "relay")
 
         assert replay(app, DeadLetters(), die_again) == 3
         assert CeleryOutboxDeadLetter.objects.count() == 3
