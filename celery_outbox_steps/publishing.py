@@ -111,13 +111,26 @@ class PublishStep:
             if error is None:
                 continue
             if batch.has_published or self._publisher.reachable(patience):
-                batch.add(self._judge(row, error.__cause__ or error))
+                self._try_again(batch, row, error, patience)
             else:
                 doubtful.append((row, error))
         for row, error in doubtful:
             if not batch.has_published:
                 raise error
-            batch.add(self._judge(row, error.__cause__ or error))
+            self._try_again(batch, row, error, patience)
+
+    def _try_again(
+        self, batch: Batch, row: ClaimedMessage, error: Interrupted, patience: float
+    ) -> None:
+        """Blame a row that is interrupted twice while the broker lives. Once may be bad luck: the
+        connection may have been doomed by the message before.
+        """
+        if not isinstance(error.__cause__, TimeoutError):
+            again = self._try_alone(batch, row, patience)
+            if again is None:
+                return
+            error = again
+        batch.add(self._judge(row, error.__cause__ or error))
 
     def _try_alone(self, batch: Batch, row: ClaimedMessage, patience: float) -> Interrupted | None:
         """Publish one row. Returns the interruption that it met, or perhaps caused."""

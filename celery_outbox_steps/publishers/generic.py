@@ -6,12 +6,15 @@ Lazy: the next message is sent when the caller asks for the next receipt. Nothin
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from fractions import Fraction
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from kombu.common import maybe_declare
 
 from celery_outbox_steps.classify import concerns_connection
+from celery_outbox_steps.errors import Outage
 from celery_outbox_steps.messages import Receipt
 from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer, discard
 
@@ -38,8 +41,15 @@ class GenericPublisher:
         with borrowed_producer(self.app, deadline) as producer:
             yield from self._one_by_one(producer, messages, deadline)
 
-    def reachable(self, timeout: float) -> bool:  # noqa: ARG002  the protocol's signature
-        """Unknown: a transport like the file system "connects" whatever its state."""
+    def reachable(self, timeout: float) -> bool:
+        """A directory can be tried out. Other transports "connect" whatever their state."""
+        with suppress(Outage), borrowed_producer(self.app, Deadline(timeout)) as producer:
+            folder = getattr(producer.channel, "data_folder_out", None)
+            if folder is not None:
+                with TemporaryFile(dir=folder) as file:
+                    file.write(b".")
+                    file.flush()
+                return True
         return False
 
     def close(self) -> None:
