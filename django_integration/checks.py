@@ -6,7 +6,7 @@ module turns it into Django's messages. Ids are stable: one per kind of problem.
 
     E001 a value that can't work         E004 a database alias that does not exist
     E002 a setting that does not exist   E005 settings that contradict each other
-    E003 a path that can't be imported
+    E003 a path that can't be imported   E006 an outbox in the schemas of tenants
     W001 unapplied migrations            W002 a database that a relay can't work on
     W003 LISTEN does not work: the relay will poll
 """
@@ -26,6 +26,7 @@ from celery_outbox_steps.errors import ConfigurationError, StoreError
 from celery_outbox_steps.metrics import ALIASES
 from django_integration.conf import celery_app, django_settings
 from django_integration.models import APP_LABEL
+from django_integration.tenancy import HINT, wrong_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -47,6 +48,7 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # 
         *_not_importable(values),
         *_unknown_databases(values),
         *_contradictions(values),
+        *_tenant_schemas(),
     ]
 
 
@@ -118,6 +120,15 @@ def _contradictions(values: dict[str, Any]) -> Iterator[CheckMessage]:
         RelayConfig.from_app(SimpleNamespace(conf=values))
     except ConfigurationError as exc:
         yield Error(str(exc), hint="Change one of the two.", id="celery_outbox.E005")
+
+
+def _tenant_schemas() -> Iterator[CheckMessage]:
+    for name in wrong_settings():
+        yield Error(
+            f"{name} names django_integration, and no relay reads the tables in tenants' schemas.",
+            hint=f"{HINT}.",
+            id="celery_outbox.E006",
+        )
 
 
 def _outbox_aliases(conf: Any) -> list[str]:

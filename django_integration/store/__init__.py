@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from django_integration.store.base import DjangoStore
+from django_integration.tenancy import refuse_tenant_schemas
 
 __all__ = ["DjangoStore", "stores"]
 
 
 def stores(app: Any) -> list[DjangoStore]:
     """One Store per alias in `outbox_databases`; by default where the router writes the rows."""
+    refuse_tenant_schemas()
     conf = app.conf
     aliases = conf.get("outbox_databases")
     if aliases is None:

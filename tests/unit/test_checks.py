@@ -122,3 +122,25 @@ def test_database_checks_run_only_where_a_database_is_named() -> None:
     assert "celery_outbox" in check_settings.tags
     assert check_settings in registry.registry.get_checks()
     assert check_databases(databases=None) == []
+
+
+APPS = ["django.contrib.auth", "django_integration.apps.OutboxConfig"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"TENANT_APPS": ["django_integration"]}, "TENANT_APPS"),
+        ({"TENANT_TYPES": {"public": {"APPS": APPS}, "shop": {"APPS": APPS}}}, "['shop']"),
+    ],
+)
+def test_an_outbox_in_the_schemas_of_tenants_is_reported(
+    check: Callable[..., Any], settings: dict[str, Any], name: str
+) -> None:
+    ((id_, message, hint),) = check(**settings)
+    assert (id_, name in message, "SHARED_APPS" in hint) == ("celery_outbox.E006", True, True)
+
+
+def test_an_outbox_in_the_schema_that_all_tenants_share_is_right(check: Callable[..., Any]) -> None:
+    types = {"public": {"APPS": APPS}, "shop": {"APPS": ["shop"]}}
+    assert check(SHARED_APPS=APPS, TENANT_APPS=["shop"], TENANT_TYPES=types) == []
