@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_outbox_steps.config import read
 from django_integration.store.base import DjangoStore
 from django_integration.tenancy import refuse_tenant_schemas
 
@@ -19,14 +20,14 @@ def stores(app: Any) -> list[DjangoStore]:
     """One Store per alias in `outbox_databases`; by default where the router writes the rows."""
     refuse_tenant_schemas()
     conf = app.conf
-    aliases = conf.get("outbox_databases")
+    aliases = read(conf, "databases")
     if aliases is None:
         aliases = [_written_to()]
     return [
         DjangoStore(
             alias,
-            retention=conf.get("outbox_retention"),
-            notify=conf.get("outbox_notify", True),
+            retention=read(conf, "retention"),
+            notify=read(conf, "notify"),
         )
         for alias in aliases
     ]

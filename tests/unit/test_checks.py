@@ -97,6 +97,21 @@ def test_an_app_that_cannot_be_imported_is_reported(check: Callable[..., Any]) -
     assert (id_, "CELERY_OUTBOX_APP" in message) == ("celery_outbox.E003", True)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"CELERY_OUTBOX_APP": "no.such.app"},
+        {"CELERY_OUTBOX_APP": 5},
+        {"CELERY_OUTBOX_NOTIFY": "no"},
+        {"CELERY_OUTBOX_DATABASES": "default"},
+    ],
+)
+def test_what_one_check_reports_is_no_traceback_of_the_other(settings: dict[str, Any]) -> None:
+    with override_settings(**settings):
+        assert check_settings() != []
+        assert check_databases(databases=["default"]) == []
+
+
 def test_an_unknown_database_is_reported(check: Callable[..., Any]) -> None:
     ((id_, message, hint),) = check(CELERY_OUTBOX_DATABASES=["default", "odrers"])
     assert (id_, "'odrers'" in message, "'default'" in hint) == ("celery_outbox.E004", True, True)
