@@ -55,6 +55,7 @@ class DeadLetters:
 
     ids: Sequence[int] | None = None
     task_name: str | None = None
+    """The name, or a pattern with `*` for any text and `?` for any character."""
     older_than: float | None = None
     newer_than: float | None = None
 

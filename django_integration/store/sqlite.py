@@ -23,6 +23,7 @@ class SQLite(Dialect):
     waited = "(julianday('now') - julianday(created_at)) * 86400.0"
     left = "(julianday(claimed_until) - julianday('now')) * 86400.0"
     hint = " INDEXED BY celery_outbox_due"
+    named = "task_name GLOB %s"  # its LIKE does not tell upper and lower case apart
     for_update = ""
     skip_locked = ""
     # The write lock at once: a transaction that reads first could not get it later.
@@ -48,6 +49,9 @@ class SQLite(Dialect):
     def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
         # One parameter, whatever the batch size: SQLite limits how many a statement may have.
         return "id IN (SELECT value FROM json_each(%s))", [json.dumps(list(ids))]
+
+    def pattern(self, text: str) -> str:
+        return text.replace("[", "[[]")
 
     def check(self, wrapper: Any) -> str:
         library = wrapper.Database
