@@ -365,6 +365,7 @@ def _is_leased(row: MemoryRow, now: float) -> bool:
 def _fits(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
+
 def _unlease(row: MemoryRow) -> None:
     row.claimed_by = row.claimed_until = None
 
