@@ -57,6 +57,40 @@ def test_too_often(assert_task_sent):
     assert "django_integration/testing" not in result.stdout.str()  # hidden from the traceback
 
 
+def test_a_project_may_have_another_fixture_called_outbox(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    (project.path / "conftest.py").write_text(
+        """
+import pytest
+
+
+@pytest.fixture
+def outbox():
+    return ["a mail"]
+"""
+    )
+    (project.path / "test_mails.py").write_text(
+        """
+from shop.tasks import send_receipt, ship_order
+
+
+def test_sent_and_run(outbox, assert_task_sent, drain_outbox):
+    send_receipt.delay(5)
+    assert_task_sent(send_receipt, args=[5])
+    assert drain_outbox()[0].get() == "receipt for 5"
+    assert outbox == ["a mail"]
+
+
+def test_relayed(outbox, fake_relay):
+    ship_order.delay(5)
+    fake_relay.run()
+    assert [call.args for call in fake_relay.published] == [[5]]
+"""
+    )
+    run("test_mails.py").assert_outcomes(passed=2)
+
+
 def test_rows_of_another_test_are_not_seen(
     project: pytest.Pytester, run: Callable[..., pytest.RunResult]
 ) -> None:
