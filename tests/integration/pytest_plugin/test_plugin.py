@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def tests_of_the_page() -> int:
+    found = (re.findall(r"^ *def test_", text, re.MULTILINE) for text in snippets().values())
+    return sum(map(len, found))
+
+
 def test_every_snippet_of_the_page_works(run: Callable[..., pytest.RunResult]) -> None:
-    tests = sum(len(re.findall(r"^def test_", text, re.MULTILINE)) for text in snippets().values())
-    assert tests >= 12
-    run().assert_outcomes(passed=tests)
+    assert tests_of_the_page() >= 13
+    run().assert_outcomes(passed=tests_of_the_page())
 
 
 def test_the_failure_says_what_was_sent_instead(
@@ -237,8 +241,7 @@ def test_on_postgresql_inside_of_the_tests_transaction(
     with (project.path / "proj/settings.py").open("a") as file:
         file.write(f"DATABASES = {{'default': {settings!r}}}\n")
     result = run("--create-db")
-    tests = sum(text.count("\ndef test_") for text in snippets().values())
-    result.assert_outcomes(passed=tests)
+    result.assert_outcomes(passed=tests_of_the_page())
 
 
 def test_who_does_not_use_it_does_not_even_import_django(project: pytest.Pytester) -> None:
