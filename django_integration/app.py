@@ -27,6 +27,8 @@ from django_integration.upstream import DjangoTaskByDefault, registry_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from celery.result import AsyncResult
+
 _SEND_TASK = inspect.signature(Celery.send_task)
 _NAME_ARGS_KWARGS = 3
 
@@ -57,7 +59,7 @@ class OutboxCelery(DjangoTaskByDefault):
 
         return Enqueuer(self)
 
-    def send_task(self, *args: Any, **kwargs: Any) -> Any:
+    def send_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Store the call; same arguments as Celery's, and `outbox_using` for a database alias."""
         using = kwargs.pop("outbox_using", None)
         if len(args) > _NAME_ARGS_KWARGS:
@@ -72,7 +74,7 @@ class OutboxCelery(DjangoTaskByDefault):
         self.outbox.store(database, name, result.id, producer)
         return result
 
-    async def asend_task(self, *args: Any, **kwargs: Any) -> Any:
+    async def asend_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """`send_task` for async code."""
         return await sync_to_async(self.send_task)(*args, **kwargs)
 
