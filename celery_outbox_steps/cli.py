@@ -7,16 +7,24 @@ heavy before one of its own commands runs. The work is done in `celery_outbox_st
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 
+from celery_outbox_steps.arguments import (
+    CHOOSE,
+    HELP,
+    NOTHING_TO_PURGE,
+    age,
+    moment,
+    seconds_since,
+)
 from celery_outbox_steps.errors import OutboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
 
 class OutboxCommand(CeleryCommand):  # type: ignore[misc]
@@ -30,9 +38,24 @@ class OutboxCommand(CeleryCommand):  # type: ignore[misc]
 
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines: one JSON document.")
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-TASK_NAME = click.option("--task-name", help="Only dead letters of this task.")
-MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
+DRY_RUN = click.option("--dry-run", is_flag=True, help=HELP["dry_run"])
+TASK_NAME = click.option("--task-name", metavar="NAME", help=HELP["task_name"])
+
+
+def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """For click, which shows the text of no ValueError."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as exc:
+            raise click.BadParameter(str(exc)) from exc
+
+    return convert
+
+
+MOMENT = parsed(moment)
+AGE = parsed(age)
 
 
 @click.group(name="outbox")
@@ -75,9 +98,10 @@ def drain(ctx: click.Context, *, as_json: bool) -> None:
 @outbox.command(cls=OutboxCommand)
 @click.argument("ids", nargs=-1, type=int)
 @TASK_NAME
-@click.option("--since", type=MOMENT, help="Only those that died at or after this time (UTC).")
-@click.option("--until", type=MOMENT, help="Only those that died before this time (UTC).")
-@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+@click.option("--since", type=MOMENT, metavar="TIME", help=HELP["since"])
+@click.option("--until", type=MOMENT, metavar="TIME", help=HELP["until"])
+@click.option("--all", "everything", is_flag=True, help=HELP["all"])
+@click.option("--limit", type=click.IntRange(min=1), metavar="COUNT", help=HELP["limit"])
 @DRY_RUN
 @AS_JSON
 @click.pass_context
@@ -88,6 +112,7 @@ def replay(
     since: datetime | None,
     until: datetime | None,
     *,
+    limit: int | None,
     everything: bool,
     dry_run: bool,
     as_json: bool,
@@ -97,31 +122,21 @@ def replay(
     from celery_outbox_steps.store import DeadLetters
 
     if not (ids or task_name or since or until or everything):
-        raise click.UsageError(
-            "Say which dead letters: ids, --task-name, --since, --until or --all."
-        )
-    which = DeadLetters(ids or None, task_name, _ago(until), _ago(since))
-    answer, count = Answer(as_json=as_json), operate.count_dead_letters(ctx.obj.app, which)
+        raise click.UsageError(CHOOSE)
+    which = DeadLetters(ids or None, task_name, seconds_since(until), seconds_since(since))
+    answer, count = Answer(as_json=as_json), operate.count_dead_letters(ctx.obj.app, which, limit)
     if dry_run:
         answer.say({"matching": count}, "{matching} dead letters would be replayed")
         return
-    done = answer.with_bar("Replaying", count, lambda on: operate.replay(ctx.obj.app, which, on))
+    done = answer.with_bar(
+        "Replaying", count, lambda on: operate.replay(ctx.obj.app, which, on, limit)
+    )
     answer.say({"replayed": done}, "{replayed} replayed")
 
 
 @outbox.command(cls=OutboxCommand)
-@click.option(
-    "--published-older-than",
-    type=float,
-    metavar="SECONDS",
-    help="Default: the setting CELERY_OUTBOX_RETENTION.",
-)
-@click.option(
-    "--dead-older-than",
-    type=float,
-    metavar="SECONDS",
-    help="Default: the setting CELERY_OUTBOX_DLQ_RETENTION.",
-)
+@click.option("--published-older-than", type=AGE, metavar="AGE", help=HELP["published_older_than"])
+@click.option("--dead-older-than", type=AGE, metavar="AGE", help=HELP["dead_older_than"])
 @TASK_NAME
 @DRY_RUN
 @AS_JSON
@@ -140,10 +155,7 @@ def purge(
 
     plan = operate.purge_plan(ctx.obj.app, published_older_than, dead_older_than, task_name)
     if plan.is_empty:
-        raise click.UsageError(
-            "Nothing to purge: give --published-older-than or --dead-older-than, or set "
-            "CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION."
-        )
+        raise click.UsageError(NOTHING_TO_PURGE)
     answer, counts = Answer(as_json=as_json), operate.count_purgeable(ctx.obj.app, plan)
     what = "{published} published rows and {dead_letters} dead letters"
     if dry_run:
@@ -176,12 +188,6 @@ def describe(found: dict[str, Any]) -> str:
         for each in found["top_failing"]
     ]
     return "\n".join(lines)
-
-
-def _ago(moment: datetime | None) -> float | None:
-    if moment is None:
-        return None
-    return (datetime.now(timezone.utc) - moment.replace(tzinfo=timezone.utc)).total_seconds()
 
 
 class Answer:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
+
+from celery.utils.imports import symbol_by_name
 
 from celery_outbox_steps.errors import ConfigurationError
 
@@ -24,6 +26,8 @@ class Kind:
     words: str
     parse: Callable[[Any], Any]
     flag_type: type = str
+    can_name: Callable[[Any], bool] | None = None
+    """Whether a dotted path may name this object. None: a value of this kind is never a path."""
 
 
 def _boolean(value: Any) -> bool:
@@ -64,8 +68,13 @@ def _path(value: Any) -> str:
     return value
 
 
-def _callable_path(value: Any) -> Any:
-    return value if callable(value) else _path(value)
+def _path_of(is_right: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """The object itself, or the dotted path that names it."""
+    return lambda value: value if is_right(value) else _path(value)
+
+
+def _is_app(value: Any) -> bool:
+    return hasattr(value, "conf") and hasattr(value, "send_task")
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -86,8 +95,13 @@ MAYBE_SECONDS = Kind(
     "None, a number of seconds above 0, or a timedelta", _optional(_seconds(1e-3)), float
 )
 FILE = Kind("None or a file path", _optional(_path))
-DOTTED = Kind("a dotted path", _path)
-MAYBE_DOTTED = Kind("None, a dotted path or a callable", _optional(_callable_path))
+DOTTED = Kind("a dotted path or a callable", _path_of(callable), can_name=callable)
+MAYBE_DOTTED = Kind(
+    "None, a dotted path or a callable", _optional(_path_of(callable)), can_name=callable
+)
+MAYBE_APP = Kind(
+    "None, a dotted path or a Celery app", _optional(_path_of(_is_app)), can_name=_is_app
+)
 NAMES = Kind("a list of names", _names)
 MAYBE_NAMES = Kind("None or a list of names", _optional(_names))
 
@@ -101,6 +115,8 @@ class Setting:
     kind: Kind
     help: str
     flag: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Short names of dotted paths."""
 
     @property
     def django_name(self) -> str:
@@ -123,21 +139,39 @@ class Setting:
                 f"{called or self.django_name} must be {self.kind.words}, not {value!r}."
             ) from None
 
+    def load(self, value: Any) -> Any:
+        """As `parse`, and a dotted path is replaced by what it names."""
+        value, can_name = self.parse(value), self.kind.can_name
+        if can_name is None or not isinstance(value, str):
+            return value
+        try:
+            found = symbol_by_name(self.aliases.get(value, value))
+        except Exception as exc:  # users' code is imported, and may raise anything
+            raise self._unusable(value, f"can't be imported: {exc}") from exc
+        if not can_name(found):
+            raise self._unusable(value, f"names {found!r}, which is not of the right kind")
+        return found
+
+    def _unusable(self, path: str, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.django_name} = {path!r} {why.splitlines()[0].rstrip('.')}. {self.help}"
+        )
+
 
 SETTINGS = (
     Setting("relay", False, BOOLEAN, "Run the outbox relay inside this worker.", flag=True),
     Setting(
         "app",
         None,
-        MAYBE_DOTTED,
-        "Dotted path of the Celery app, for management commands and tests. "
+        MAYBE_APP,
+        'Dotted path of the Celery app, like "proj.celery.app", for management commands and tests. '
         "Default: Celery's current app.",
     ),
     Setting(
         "store",
         "django_integration.store:stores",
         DOTTED,
-        "Dotted path of the function that builds the Stores.",
+        "Dotted path of a function that takes the app and returns a list of Stores.",
         flag=True,
     ),
     Setting(
@@ -238,7 +272,14 @@ SETTINGS = (
         MAYBE_NAMES,
         "Catch only these context variables. Default: all.",
     ),
-    Setting("metrics", None, MAYBE_DOTTED, 'Metrics sink: a dotted path, or "datadog".', flag=True),
+    Setting(
+        "metrics",
+        None,
+        MAYBE_DOTTED,
+        'Dotted path of a function that takes the app and returns a metrics sink, or "datadog".',
+        flag=True,
+        aliases={"datadog": "django_integration.datadog:sink"},
+    ),
     Setting("metrics_task_tag", True, BOOLEAN, "Tag the message counters with the task's name."),
     Setting(
         "metrics_task_names",
@@ -268,6 +309,19 @@ def read(conf: Mapping[str, Any], name: str) -> Any:
     """The validated value of one setting from a Celery configuration."""
     setting = BY_NAME[name]
     return setting.parse(conf.get(setting.conf_name, setting.default))
+
+
+def load(conf: Mapping[str, Any], name: str) -> Any:
+    """As `read`; where the setting is a dotted path, what it names."""
+    setting = BY_NAME[name]
+    return setting.load(conf.get(setting.conf_name, setting.default))
+
+
+def validate(conf: Mapping[str, Any]) -> None:
+    """Refuse every setting that can't work, also those that only calls or commands read."""
+    refuse_unknown(conf)
+    for setting in SETTINGS:
+        load(conf, setting.name)
 
 
 def unknown(names: Iterable[Any]) -> list[str]:

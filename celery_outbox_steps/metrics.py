@@ -13,17 +13,13 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from celery.utils.imports import symbol_by_name
-
-from celery_outbox_steps.config import read
-from celery_outbox_steps.errors import ConfigurationError
+from celery_outbox_steps.config import load, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 logger = logging.getLogger("celery_outbox")
 
-ALIASES = {"datadog": "django_integration.datadog:sink"}
 OTHER = "other"
 """The `task_name` of tasks that are not on the allow-list."""
 
@@ -141,16 +137,8 @@ class Meter:
 
 def meter_for(app: Any) -> Meter | None:
     """A meter on the configured sink, or None where metrics are off."""
-    chosen = read(app.conf, "metrics")
-    if chosen is None:
-        return None
-    try:
-        factory = symbol_by_name(ALIASES.get(chosen, chosen)) if isinstance(chosen, str) else chosen
-        sink: Sink | None = factory(app)
-    except (ImportError, AttributeError) as exc:
-        raise ConfigurationError(
-            f"CELERY_OUTBOX_METRICS = {chosen!r} can't be used: {exc}."
-        ) from exc
+    factory = load(app.conf, "metrics")
+    sink: Sink | None = None if factory is None else factory(app)
     if sink is None:
         return None
     return Meter(

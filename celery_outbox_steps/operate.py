@@ -54,12 +54,14 @@ def drain(app: Any, progress: Progress = nobody) -> BatchResult:
     return total
 
 
-def replay(app: Any, which: DeadLetters, progress: Progress = nobody) -> int:
+def replay(
+    app: Any, which: DeadLetters, progress: Progress = nobody, limit: int | None = None
+) -> int:
     """Move dead letters back into the outbox. What dies again meanwhile stays where it is."""
     total = 0
     for store in load_stores(app):
         with _closing(store):
-            left = store.count_dead_letters(which)
+            left = _at_most(limit, total, store.count_dead_letters(which))
             while left > 0 and (done := store.replay(which, min(CHUNK, left))):
                 left -= done
                 total += done
@@ -110,9 +112,13 @@ def count_purgeable(app: Any, plan: PurgePlan) -> dict[str, int]:
     }
 
 
-def count_dead_letters(app: Any, which: DeadLetters) -> int:
+def count_dead_letters(app: Any, which: DeadLetters, limit: int | None = None) -> int:
     """How many dead letters are meant: for progress bars and dry runs."""
-    return _sum_of(app, lambda store: store.count_dead_letters(which))
+    return _at_most(limit, 0, _sum_of(app, lambda store: store.count_dead_letters(which)))
+
+
+def _at_most(limit: int | None, done: int, found: int) -> int:
+    return found if limit is None else min(found, limit - done)
 
 
 def _given_or_set(app: Any, given: float | None, name: str) -> float | None:

@@ -16,7 +16,7 @@ from celery import bootsteps
 from celery.exceptions import ImproperlyConfigured
 
 from celery_outbox_steps import control  # noqa: F401  registers the remote control commands
-from celery_outbox_steps.config import BY_NAME, RelayConfig, read, refuse_unknown
+from celery_outbox_steps.config import BY_NAME, RelayConfig, read, validate
 from celery_outbox_steps.errors import (
     ConfigurationError,
     OutboxError,
@@ -144,7 +144,7 @@ def _apply_flags(app: Any, flags: dict[str, Any]) -> None:
 
 def _services(worker: Any) -> list[RelayService]:
     app = worker.app
-    refuse_unknown(app.conf)
+    validate(app.conf)
     config, meter = RelayConfig.from_app(app), meter_for(app)
     stores = load_stores(app)
     for store in stores:

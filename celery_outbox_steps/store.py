@@ -12,10 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from celery.utils.imports import symbol_by_name
-
-from celery_outbox_steps.config import read
-from celery_outbox_steps.errors import ConfigurationError
+from celery_outbox_steps.config import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,6 +59,7 @@ class DeadLetters:
 
     ids: Sequence[int] | None = None
     task_name: str | None = None
+    """The name, or a pattern with `*` for any text and `?` for any character."""
     older_than: float | None = None
     newer_than: float | None = None
 
@@ -155,13 +153,5 @@ def how_many_fit(sizes: Iterable[int], max_bytes: int) -> int:
 
 def load_stores(app: Any) -> list[Store]:
     """The Stores that the app is configured with: `CELERY_OUTBOX_STORE` names who builds them."""
-    path = read(app.conf, "store")
-    try:
-        factory = symbol_by_name(path)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigurationError(
-            f"CELERY_OUTBOX_STORE = {path!r} can't be imported: {exc}. It names a function that "
-            'takes the app and returns a list of Stores, like "django_integration.store:stores".'
-        ) from exc
-    stores: list[Store] = factory(app)
+    stores: list[Store] = load(app.conf, "store")(app)
     return stores

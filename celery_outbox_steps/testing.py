@@ -7,6 +7,7 @@ what it was given and fails when told to. Neither is meant for production.
 
 from __future__ import annotations
 
+import fnmatch
 import sys
 import threading
 import time
@@ -228,7 +229,7 @@ class MemoryStore:
             letter
             for letter in self.dead_letters.values()
             if (which.ids is None or letter.id in which.ids)
-            and which.task_name in (None, letter.row.task_name)
+            and (which.task_name is None or _fits(letter.row.task_name, which.task_name))
             and (which.older_than is None or letter.dead_at < now - which.older_than)
             and (which.newer_than is None or letter.dead_at >= now - which.newer_than)
         ]
@@ -399,6 +400,10 @@ def _is_due(row: MemoryRow, now: float, adopting: str | None) -> bool:
 
 def _is_leased(row: MemoryRow, now: float) -> bool:
     return row.claimed_until is not None and row.claimed_until >= now
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def _unlease(row: MemoryRow) -> None:

@@ -20,23 +20,27 @@ from kombu.utils.objects import cached_property
 from celery_outbox_steps.options import install
 from django_integration.capture import CapturingProducer
 from django_integration.conf import django_settings, quicken, with_fast_misses
-from django_integration.registry import OutboxTaskRegistry, is_direct, set_directly
+from django_integration.registry import OutboxTaskRegistry, adopt, is_direct, set_directly
 from django_integration.results import stay_offline
+from django_integration.upstream import DjangoTaskByDefault, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from celery.result import AsyncResult
 
 _SEND_TASK = inspect.signature(Celery.send_task)
 _NAME_ARGS_KWARGS = 3
 
 
-class OutboxCelery(Celery):  # type: ignore[misc]
+class OutboxCelery(DjangoTaskByDefault):
     """Use it in place of `Celery`. Calls are stored; a worker with `--outbox-relay` publishes."""
 
     registry_cls = OutboxTaskRegistry
 
     def on_init(self) -> None:
         super().on_init()
+        adopt(registry_of(self))
         self.add_defaults(django_settings)
         self.on_after_configure.connect(quicken)
         install(self)
@@ -55,7 +59,7 @@ class OutboxCelery(Celery):  # type: ignore[misc]
 
         return Enqueuer(self)
 
-    def send_task(self, *args: Any, **kwargs: Any) -> Any:
+    def send_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Store the call; same arguments as Celery's, and `outbox_using` for a database alias."""
         using = kwargs.pop("outbox_using", None)
         if len(args) > _NAME_ARGS_KWARGS:
@@ -70,7 +74,7 @@ class OutboxCelery(Celery):  # type: ignore[misc]
         self.outbox.store(database, name, result.id, producer)
         return result
 
-    async def asend_task(self, *args: Any, **kwargs: Any) -> Any:
+    async def asend_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """`send_task` for async code."""
         return await sync_to_async(self.send_task)(*args, **kwargs)
 

@@ -6,32 +6,32 @@ module turns it into Django's messages. Ids are stable: one per kind of problem.
 
     E001 a value that can't work         E004 a database alias that does not exist
     E002 a setting that does not exist   E005 settings that contradict each other
-    E003 a path that can't be imported
+    E003 a path that can't be imported   E006 an outbox in the schemas of tenants
     W001 unapplied migrations            W002 a database that a relay can't work on
     W003 LISTEN does not work: the relay will poll
 """
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from celery.utils.imports import symbol_by_name
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from celery_outbox_steps.config import SETTINGS, RelayConfig, Setting, meant_by, unknown
+from celery_outbox_steps.config import SETTINGS, RelayConfig, Setting, meant_by, read, unknown
 from celery_outbox_steps.errors import ConfigurationError, StoreError
-from celery_outbox_steps.metrics import ALIASES
 from django_integration.conf import celery_app, django_settings
 from django_integration.models import APP_LABEL
+from django_integration.tenancy import HINT, wrong_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 TAG = "celery_outbox"
-PATHS = ("store", "redactor", "metrics")
+CORRECT_PATH = "Correct the path, or install the package that it names."
 
 
 @register(TAG)
@@ -40,13 +40,14 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # 
     try:
         conf = celery_app().conf
     except ConfigurationError as exc:
-        return [Error(str(exc), hint="Correct the path.", id="celery_outbox.E003")]
+        return [Error(str(exc), hint=CORRECT_PATH, id="celery_outbox.E003")]
     values = {**django_settings(), **{name: conf[name] for name in conf if _is_ours(name)}}
     found = [*_unknown(values), *_bad_values(values)]
     return found or [
         *_not_importable(values),
         *_unknown_databases(values),
         *_contradictions(values),
+        *_tenant_schemas(),
     ]
 
 
@@ -57,11 +58,16 @@ def check_databases(
     **_: Any,
 ) -> list[CheckMessage]:
     """The databases that `--database` names, if they hold an outbox."""
-    conf = celery_app().conf
-    notify = conf.get("outbox_notify", True)
+    from django_integration.enqueue import write_alias
+
+    try:
+        conf = celery_app().conf
+        notify, aliases = read(conf, "notify"), read(conf, "databases") or [write_alias()]
+    except ConfigurationError:
+        return []  # `check_settings` reports it
     return [
         message
-        for alias in _outbox_aliases(conf)
+        for alias in aliases
         if alias in (databases or ())
         for message in _check_database(alias, notify=notify)
     ]
@@ -90,17 +96,10 @@ def _hint(setting: Setting) -> str:
 
 def _not_importable(values: dict[str, Any]) -> Iterator[CheckMessage]:
     for setting in SETTINGS:
-        path = values.get(setting.conf_name, setting.default)
-        if setting.name not in PATHS or not isinstance(path, str):
-            continue
         try:
-            symbol_by_name(ALIASES.get(path, path))
-        except (ImportError, AttributeError, ValueError) as exc:
-            yield Error(
-                f"{setting.django_name} = {path!r} can't be imported: {exc}.",
-                hint=_hint(setting),
-                id="celery_outbox.E003",
-            )
+            setting.load(values.get(setting.conf_name, setting.default))
+        except ConfigurationError as exc:  # noqa: PERF203  all of them are reported
+            yield Error(str(exc), hint=CORRECT_PATH, id="celery_outbox.E003")
 
 
 def _unknown_databases(values: dict[str, Any]) -> Iterator[CheckMessage]:
@@ -120,14 +119,19 @@ def _contradictions(values: dict[str, Any]) -> Iterator[CheckMessage]:
         yield Error(str(exc), hint="Change one of the two.", id="celery_outbox.E005")
 
 
-def _outbox_aliases(conf: Any) -> list[str]:
-    from django_integration.enqueue import write_alias
-
-    return list(conf.get("outbox_databases") or [write_alias()])
+def _tenant_schemas() -> Iterator[CheckMessage]:
+    for name in wrong_settings():
+        yield Error(
+            f"{name} names django_integration, and no relay reads the tables in tenants' schemas.",
+            hint=f"{HINT}.",
+            id="celery_outbox.E006",
+        )
 
 
 def _check_database(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
     if _has_unapplied_migrations(alias):
+        if _is_migrating():
+            return  # `migrate` runs the checks first, and need not be told to run
         yield Warning(
             f"Database {alias!r} has no outbox yet, or an old one: migrations are not applied.",
             hint=f"Run: python manage.py migrate --database={alias} {APP_LABEL}",
@@ -135,6 +139,10 @@ def _check_database(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
         )
     else:
         yield from _check_store(alias, notify=notify)
+
+
+def _is_migrating() -> bool:
+    return len(sys.argv) > 1 and sys.argv[1].startswith("migrate")
 
 
 def _has_unapplied_migrations(alias: str) -> bool:

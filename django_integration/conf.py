@@ -13,7 +13,7 @@ from celery.app.utils import Settings as CelerySettings
 from celery.utils.collections import DictAttribute
 from django.conf import LazySettings, Settings
 
-from celery_outbox_steps.errors import ConfigurationError
+from celery_outbox_steps.config import BY_NAME
 
 
 def django_settings() -> dict[str, Any]:
@@ -94,16 +94,9 @@ def quicken(source: Any, **_: Any) -> None:
 def celery_app() -> Any:
     """The app of `CELERY_OUTBOX_APP`, for management commands, or Celery's current one."""
     from celery import current_app
-    from celery.utils.imports import symbol_by_name
     from django.conf import settings
 
-    path = getattr(settings, "CELERY_OUTBOX_APP", None)
-    if path is None:
+    found = BY_NAME["app"].load(getattr(settings, "CELERY_OUTBOX_APP", None))
+    if found is None:
         return current_app._get_current_object()  # noqa: SLF001  Celery's documented way
-    try:
-        return symbol_by_name(path) if isinstance(path, str) else path
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigurationError(
-            f"CELERY_OUTBOX_APP = {path!r} can't be imported: {exc}. "
-            'It is the dotted path of the Celery app, like "proj.celery.app".'
-        ) from exc
+    return found

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -64,7 +66,9 @@ def _client_class() -> Any:
     try:
         from datadog.dogstatsd import DogStatsd
     except ImportError as exc:
-        raise ImportError(f'{exc}; run: pip install "celery-outbox-steps[datadog]"') from exc
+        raise ConfigurationError(
+            f'Metrics can\'t be sent: {exc}; run: pip install "celery-outbox-steps[datadog]"'
+        ) from exc
     return DogStatsd
 
 

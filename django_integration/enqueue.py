@@ -17,15 +17,14 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery.utils.imports import symbol_by_name
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router
 from kombu.utils.json import loads
 
 from celery_outbox_steps import bell, metrics, tracing
-from celery_outbox_steps.config import read
+from celery_outbox_steps.config import load, read
 from celery_outbox_steps.envelope import Sealed, ascii_text, seal
-from celery_outbox_steps.errors import ConfigurationError, OutboxError
+from celery_outbox_steps.errors import OutboxError
 from django_integration import context, signals
 from django_integration.bulk import Gathering
 from django_integration.redaction import Redactor, redact
@@ -61,7 +60,7 @@ class Enqueuer:
         self._app = app
         self._require_transaction = read(app.conf, "require_transaction")
         self._notify = read(app.conf, "notify")
-        self._redactor = _redactor(read(app.conf, "redactor"))
+        self._redactor: Redactor | None = load(app.conf, "redactor")
         self._meter = metrics.meter_for(app)
         names = read(app.conf, "exclude_tasks")
         self._excluded = frozenset(names)
@@ -276,13 +275,3 @@ def _copies(sealed: Sealed, body: Any) -> tuple[Any, Any]:
 def _column(text: str) -> str:
     """For looking up only, so it may be cut; the message has the name and id in full."""
     return ascii_text(text)[:255]
-
-
-def _redactor(chosen: Any) -> Redactor | None:
-    try:
-        found: Redactor | None = symbol_by_name(chosen) if isinstance(chosen, str) else chosen
-    except (ImportError, AttributeError) as exc:
-        raise ConfigurationError(
-            f"CELERY_OUTBOX_REDACTOR = {chosen!r} can't be imported: {exc}."
-        ) from exc
-    return found

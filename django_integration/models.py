@@ -7,7 +7,7 @@ paths (enqueue, claim, settle) write SQL of their own; see `django_integration.r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
@@ -93,7 +93,8 @@ class CeleryOutbox(StoredMessage):
     last_error = models.TextField(null=True)
     published_at = models.DateTimeField(null=True)
 
-    objects = CeleryOutboxQuerySet.as_manager()
+    # The manager has the methods of its QuerySet, which only django-stubs' mypy plugin would know.
+    objects: ClassVar[CeleryOutboxQuerySet] = CeleryOutboxQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
         app_label = APP_LABEL

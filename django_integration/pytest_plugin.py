@@ -39,32 +39,38 @@ class _FromTheProject:
 
 
 @pytest.fixture
-def outbox(_outbox_database: None) -> Outbox:
-    """The calls that this test has stored and nobody has relayed yet, in order."""
+def _celery_outbox(_outbox_database: None) -> Outbox:
+    """What the others are made of: a project may have another fixture that it calls `outbox`."""
     from django_integration.testing import Outbox
 
     return Outbox()
 
 
 @pytest.fixture
-def assert_task_sent(outbox: Outbox) -> TaskSent:
+def outbox(_celery_outbox: Outbox) -> Outbox:
+    """The calls that this test has stored and no relay has taken yet, in order."""
+    return _celery_outbox
+
+
+@pytest.fixture
+def assert_task_sent(_celery_outbox: Outbox) -> TaskSent:
     """`assert_task_sent(name, args=…, kwargs=…)`; gives the call."""
     from django_integration.testing import TaskSent
 
-    return TaskSent(outbox)
+    return TaskSent(_celery_outbox)
 
 
 @pytest.fixture
-def fake_relay(outbox: Outbox) -> FakeRelay:
+def fake_relay(_celery_outbox: Outbox) -> FakeRelay:
     """A relay whose broker remembers (`published`) and fails when told to."""
     from django_integration.testing import FakeRelay
 
-    return FakeRelay(outbox)
+    return FakeRelay(_celery_outbox)
 
 
 @pytest.fixture
-def drain_outbox(outbox: Outbox) -> Drain:
+def drain_outbox(_celery_outbox: Outbox) -> Drain:
     """`drain_outbox()` runs the stored tasks in this process and gives their results."""
     from django_integration.testing import Drain
 
-    return Drain(outbox)
+    return Drain(_celery_outbox)

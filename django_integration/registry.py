@@ -30,6 +30,19 @@ class OutboxTaskRegistry(TaskRegistry):  # type: ignore[misc]
         super().__setitem__(name, task)
 
 
+def adopt(registry: TaskRegistry) -> None:
+    """Give a registry of whatever class this behaviour, and the tasks that it already has.
+
+    Another extension of Celery may bring a registry class of its own, and an app may be given its
+    tasks: neither passes through `OutboxTaskRegistry` by itself.
+    """
+    if not isinstance(registry, OutboxTaskRegistry):
+        other = type(registry)
+        registry.__class__ = type(other.__name__, (OutboxTaskRegistry, other), {})
+    for name, task in list(registry.items()):
+        registry[name] = task
+
+
 @contextmanager
 def set_directly(*, value: bool) -> Iterator[None]:
     """Whether the sends of this block bypass the outbox."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from celery.utils.imports import symbol_by_name
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_permission_codename
@@ -20,7 +19,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
 from django.utils.text import capfirst
 
-from celery_outbox_steps.config import read
+from celery_outbox_steps.config import load
 from django_integration import redaction
 from django_integration.admin.filters import STATE, TASK_NAME
 from django_integration.admin.paging import NO_SCANS, REACH, CappedPaginator, along_indexes
@@ -191,10 +190,8 @@ def _preformatted(text: str) -> str:
 def _redactor() -> redaction.Redactor | None:
     """The app's own redactor; one that hides everything if the real one can't be had."""
     try:
-        chosen = read({**django_settings(), **celery_app().conf}, "redactor")
-        found: redaction.Redactor | None = (
-            symbol_by_name(chosen) if isinstance(chosen, str) else chosen
-        )
+        conf = {**django_settings(), **celery_app().conf}
+        found: redaction.Redactor | None = load(conf, "redactor")
     except Exception:  # noqa: BLE001  a broken setting must not open what it was meant to close
         return _hide
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
@@ -12,6 +13,25 @@ from django_integration.conf import celery_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """For argparse, which shows the text of no other error."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as exc:
+            raise ArgumentTypeError(str(exc)) from exc
+
+    return convert
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 class OutboxCommand(BaseCommand):

@@ -7,27 +7,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps.config import read
 from django_integration.store.base import DjangoStore
+from django_integration.tenancy import refuse_tenant_schemas
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 __all__ = ["DjangoStore", "stores"]
 
 
 def stores(app: Any) -> list[DjangoStore]:
     """One Store per alias in `outbox_databases`; by default where the router writes the rows."""
+    refuse_tenant_schemas()
     conf = app.conf
-    aliases = conf.get("outbox_databases")
+    aliases = read(conf, "databases")
     if aliases is None:
         aliases = [_written_to()]
     return [
         DjangoStore(
             alias,
-            retention=conf.get("outbox_retention"),
-            notify=conf.get("outbox_notify", True),
+            retention=read(conf, "retention"),
+            notify=read(conf, "notify"),
+            connection=_of_a_test(alias),
         )
         for alias in aliases
     ]
+
+
+def _of_a_test(alias: str) -> BaseDatabaseWrapper | None:
+    """The connection of a Django `TestCase` that is running: its rows are never committed, so that
+    a connection of our own would not see them, and on SQLite not even be let in.
+    """
+    from django.db import connections
+
+    if alias not in connections:
+        return None
+    blocks = connections[alias].atomic_blocks
+    is_test = any(getattr(block, "_from_testcase", False) for block in blocks)
+    return connections[alias] if is_test else None
 
 
 def _written_to() -> str:

@@ -62,6 +62,8 @@ class Dialect:
     """Names the due index to an optimiser that may not find it."""
     by_id = ""
     """Names the primary key to an optimiser that may prefer to lock its way through the table."""
+    named = "task_name LIKE %s ESCAPE '!'"
+    """The task's name fits what `pattern` makes of a pattern, upper and lower case told apart."""
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     estimate = ""
@@ -104,6 +106,12 @@ class Dialect:
         """Text as every database takes it: no NUL, no lone surrogates."""
         clean = text.replace("\x00", "\\x00")
         return clean.encode("utf-8", "backslashreplace").decode("utf-8")
+
+    def pattern(self, text: str) -> str:
+        """A pattern with `*` and `?`, as this database writes it."""
+        for sign in "!%_":
+            text = text.replace(sign, f"!{sign}")
+        return text.replace("*", "%").replace("?", "_")
 
     def due(self, order: Order, start: Start | None) -> tuple[str, list[Any]]:
         """The rows that a claim may take, from the watermark on: the predicate, its parameters."""

@@ -25,6 +25,7 @@ class MySQL(TwoSteps):
     hint = " FORCE INDEX (celery_outbox_due)"
     # A scan of a small table would wait for the rows that other relays hold: a deadlock.
     by_id = " FORCE INDEX (PRIMARY)"
+    named = "CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'"
     options = {"connect_timeout": 10}
 
     def check(self, wrapper: Any) -> str:

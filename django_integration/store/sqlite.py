@@ -20,6 +20,7 @@ class SQLite(TwoSteps):
     left = "(julianday(claimed_until) - julianday('now')) * 86400.0"
     size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
     hint = " INDEXED BY celery_outbox_due"
+    named = "task_name GLOB %s"  # its LIKE does not tell upper and lower case apart
     for_update = ""
     skip_locked = ""
     # The write lock at once: a transaction that reads first could not get it later.
@@ -29,6 +30,9 @@ class SQLite(TwoSteps):
     def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
         # One parameter, whatever the batch size: SQLite limits how many a statement may have.
         return "id IN (SELECT value FROM json_each(%s))", [json.dumps(list(ids))]
+
+    def pattern(self, text: str) -> str:
+        return text.replace("[", "[[]")
 
     def check(self, wrapper: Any) -> str:
         library = wrapper.Database

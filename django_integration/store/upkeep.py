@@ -69,8 +69,9 @@ def _old(dialect: Dialect) -> str:
 def _chosen(dialect: Dialect, which: DeadLetters) -> tuple[str, list[Any]]:
     """The predicate behind a `DeadLetters`, and its parameters."""
     where, params = ("1 = 1", []) if which.ids is None else _ids(dialect, which.ids)
+    name = None if which.task_name is None else dialect.pattern(which.task_name)
     for condition, value in (
-        ("task_name = %s", which.task_name),
+        (dialect.named, name),
         (f"dead_at < {dialect.later}", _past(which.older_than)),
         (f"dead_at >= {dialect.later}", _past(which.newer_than)),
     ):

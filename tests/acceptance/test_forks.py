@@ -73,7 +73,7 @@ def test_a_statement_that_hangs_does_not_slow_the_worker_s_forks(stage: Stage) -
         cursor.execute("LOCK TABLE celery_outbox IN ACCESS EXCLUSIVE MODE")
         helpers.wait_for(lambda: waits_for_a_lock(cursor), 10, worker.logs)
         with_a_hanging_relay = seconds_for_tasks()
-    assert with_a_hanging_relay < undisturbed + 4, "each fork waited for the relay's statement"
+    assert with_a_hanging_relay < undisturbed * 1.5 + 4, "each fork waited for the statement"
     stage.wait_until_ran(stage.enqueue(3))
 
 

@@ -40,6 +40,11 @@ def test_a_misspelled_setting(stage_with: Callable[..., Stage]) -> None:
     assert "Did you mean CELERY_OUTBOX_BATCH_SIZE?" in error
 
 
+def test_a_setting_that_only_calls_read(stage_with: Callable[..., Stage]) -> None:
+    error = one_error(stage_with(CELERY_OUTBOX_REQUIRE_TRANSACTION="yes").refused())
+    assert "CELERY_OUTBOX_REQUIRE_TRANSACTION must be True or False, not 'yes'." in error
+
+
 def test_app_without_the_step(stage: Stage) -> None:
     output = stage.refused(app="tests.acceptance.project.no_step")
     assert "--outbox-relay needs the relay's bootstep" in one_error(output)

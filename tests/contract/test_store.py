@@ -311,6 +311,31 @@ class TestReplayAndPurge:
         assert backend.store().replay(DeadLetters(task_name="a"), 2) == 2
         assert sorted(letter["task_name"] for letter in backend.dead_letters()) == ["a", "b"]
 
+    @pytest.mark.parametrize(
+        ("pattern", "fitting"),
+        [
+            ("shop.*", {"shop.pay_all", "shop.payXall", "shop.a[b]", "shop.50%!"}),
+            ("shop.pay_all", {"shop.pay_all"}),
+            ("shop.pay?all", {"shop.pay_all", "shop.payXall"}),
+            ("*pay_all", {"shop.pay_all", "Shop.pay_all"}),
+            ("S*", {"Shop.pay_all"}),
+            ("shop.a[b]", {"shop.a[b]"}),
+            ("*[b]", {"shop.a[b]"}),
+            ("*50%!", {"shop.50%!"}),
+            ("shop", set()),
+            ("%", set()),
+            ("*", {"shop.pay_all", "shop.payXall", "Shop.pay_all", "shop.a[b]", "shop.50%!"}),
+        ],
+    )
+    def test_a_task_name_may_be_a_pattern(self, backend, pattern, fitting):
+        names = ("shop.pay_all", "shop.payXall", "Shop.pay_all", "shop.a[b]", "shop.50%!")
+        for name in names:
+            self.bury(backend, task_name=name)
+        which = DeadLetters(task_name=pattern)
+        assert backend.store().count_dead_letters(which) == len(fitting)
+        assert backend.store().replay(which) == len(fitting)
+        assert {row["task_name"] for row in backend.rows()} == fitting
+
     def test_concurrent_replays_never_replay_twice(self, backend):
         self.bury(backend, 60)
 

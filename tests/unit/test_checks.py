@@ -97,6 +97,21 @@ def test_an_app_that_cannot_be_imported_is_reported(check: Callable[..., Any]) -
     assert (id_, "CELERY_OUTBOX_APP" in message) == ("celery_outbox.E003", True)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"CELERY_OUTBOX_APP": "no.such.app"},
+        {"CELERY_OUTBOX_APP": 5},
+        {"CELERY_OUTBOX_NOTIFY": "no"},
+        {"CELERY_OUTBOX_DATABASES": "default"},
+    ],
+)
+def test_what_one_check_reports_is_no_traceback_of_the_other(settings: dict[str, Any]) -> None:
+    with override_settings(**settings):
+        assert check_settings() != []
+        assert check_databases(databases=["default"]) == []
+
+
 def test_an_unknown_database_is_reported(check: Callable[..., Any]) -> None:
     ((id_, message, hint),) = check(CELERY_OUTBOX_DATABASES=["default", "odrers"])
     assert (id_, "'odrers'" in message, "'default'" in hint) == ("celery_outbox.E004", True, True)
@@ -122,3 +137,25 @@ def test_database_checks_run_only_where_a_database_is_named() -> None:
     assert "celery_outbox" in check_settings.tags
     assert check_settings in registry.registry.get_checks()
     assert check_databases(databases=None) == []
+
+
+APPS = ["django.contrib.auth", "django_integration.apps.OutboxConfig"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"TENANT_APPS": ["django_integration"]}, "TENANT_APPS"),
+        ({"TENANT_TYPES": {"public": {"APPS": APPS}, "shop": {"APPS": APPS}}}, "['shop']"),
+    ],
+)
+def test_an_outbox_in_the_schemas_of_tenants_is_reported(
+    check: Callable[..., Any], settings: dict[str, Any], name: str
+) -> None:
+    ((id_, message, hint),) = check(**settings)
+    assert (id_, name in message, "SHARED_APPS" in hint) == ("celery_outbox.E006", True, True)
+
+
+def test_an_outbox_in_the_schema_that_all_tenants_share_is_right(check: Callable[..., Any]) -> None:
+    types = {"public": {"APPS": APPS}, "shop": {"APPS": ["shop"]}}
+    assert check(SHARED_APPS=APPS, TENANT_APPS=["shop"], TENANT_TYPES=types) == []

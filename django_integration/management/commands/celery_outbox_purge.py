@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from celery_outbox_steps import operate
-from django_integration.management.base import OutboxCommand
+from celery_outbox_steps.arguments import HELP, NOTHING_TO_PURGE, age
+from django_integration.management.base import OutboxCommand, parsed
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -17,30 +18,18 @@ class Command(OutboxCommand):
     help = "Delete published rows and dead letters that are older than their retention."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--published-older-than",
-            type=float,
-            metavar="SECONDS",
-            help="Default: CELERY_OUTBOX_RETENTION.",
-        )
-        parser.add_argument(
-            "--dead-older-than",
-            type=float,
-            metavar="SECONDS",
-            help="Default: CELERY_OUTBOX_DLQ_RETENTION.",
-        )
-        parser.add_argument("--task-name", help="Only dead letters of this task.")
-        parser.add_argument("--dry-run", action="store_true", help="Only say what would be done.")
+        for name in ("published_older_than", "dead_older_than"):
+            flag = f"--{name.replace('_', '-')}"
+            parser.add_argument(flag, type=parsed(age), metavar="AGE", help=HELP[name])
+        parser.add_argument("--task-name", metavar="NAME", help=HELP["task_name"])
+        parser.add_argument("--dry-run", action="store_true", help=HELP["dry_run"])
 
     def run(self, app: Any, options: dict[str, Any]) -> str:
         plan = operate.purge_plan(
             app, options["published_older_than"], options["dead_older_than"], options["task_name"]
         )
         if plan.is_empty:
-            raise CommandError(
-                "Nothing to purge: give --published-older-than or --dead-older-than, or set "
-                "CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION."
-            )
+            raise CommandError(NOTHING_TO_PURGE)
         counts, words = operate.count_purgeable(app, plan), "would be deleted"
         if not options["dry_run"]:
             counts, words = (

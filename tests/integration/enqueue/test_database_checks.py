@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -19,8 +23,8 @@ from tests.proj.databases import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+ROOT = Path(__file__).parents[3]
 VENDORS = [
     pytest.param("postgresql", marks=pytest.mark.postgresql),
     pytest.param("mysql", marks=pytest.mark.mysql),
@@ -114,3 +118,35 @@ def _answers() -> bool:
     except OperationalError:
         return False
     return True
+
+
+def manage(tmp_path: Path, *arguments: str, settings: str = "") -> str:
+    """`manage.py <arguments>` of a project on an empty SQLite database; what it says."""
+    lines = ["from tests.proj.settings import *", settings]
+    (tmp_path / "fresh.py").write_text("\n".join(lines))
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "fresh",
+        "OUTBOX_TEST_DB": "sqlite",
+        "OUTBOX_TEST_DB_NAME": str(tmp_path / "fresh.sqlite3"),
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+    }
+    command = [sys.executable, "-m", "django", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_migrate_does_not_ask_to_run_migrate(tmp_path: Path) -> None:
+    assert "celery_outbox.W001" in manage(tmp_path, "check", "--database", "default")
+    said = manage(tmp_path, "migrate")
+    assert "Applying celery_outbox.0001_initial" in said
+    assert "celery_outbox.W001" not in said
+
+
+@pytest.mark.parametrize("arguments", [["check", "--database", "default"], ["migrate"]])
+def test_a_wrong_app_is_an_error_of_the_checks_and_no_traceback(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    said = manage(tmp_path, *arguments, settings='CELERY_OUTBOX_APP = "no.such.app"')
+    assert "(celery_outbox.E003) CELERY_OUTBOX_APP = 'no.such.app' can't be imported" in said
+    assert "Traceback" not in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import timedelta, timezone
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +126,50 @@ class TestReplay:
         celery(app, "replay", "--task-name", "operate.a")
         assert CeleryOutboxDeadLetter.objects.get().task_name == "operate.b"
 
+    @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
+    def test_a_time_means_the_same_in_both_commands_whatever_the_projects_zone(
+        self, app, bury, settings, zone
+    ):
+        bury(1)
+        settings.TIME_ZONE = zone
+        died = CeleryOutboxDeadLetter.objects.get().dead_at
+        for hours, matching in ((-1, 1), (1, 0)):
+            at = died + timedelta(hours=hours)
+            tokyo = at.astimezone(timezone(timedelta(hours=9)))
+            for text in (f"{at:%Y-%m-%dT%H:%M:%S}", at.isoformat(), tokyo.isoformat()):
+                said = f"{matching} dead letters would be replayed"
+                assert said in celery(app, "replay", "--since", text, "--dry-run").output
+                assert said in manage(
+                    "celery_outbox_replay_dead_letter", "--since", text, "--dry-run"
+                )
+
+    def test_what_is_no_time_is_refused_with_what_would_be(self, app):
+        refused = celery(app, "replay", "--since", "yesterday")
+        assert (refused.exit_code, "'--since'" in refused.output) == (2, True)
+        assert "write 2026-11-01" in refused.output
+        with pytest.raises(CommandError, match="--since: 'yesterday' is not a time: write 2026"):
+            manage("celery_outbox_replay_dead_letter", "--since", "yesterday")
+
+    def test_replay_takes_a_pattern(self, app, bury):
+        bury(1, "operate.mail_a")
+        bury(1, "operate.mail_b")
+        bury(1, "operate.other")
+        assert "2 replayed" in celery(app, "replay", "--task-name", "operate.mail_*").output
+        said = manage("celery_outbox_replay_dead_letter", "--task-name", "*.othe?")
+        assert "1 dead letters replayed" in said
+
+    def test_replay_takes_no_more_than_its_limit_the_oldest_first(self, app, bury):
+        *_, newest = bury(3)
+        said = celery(app, "replay", "--all", "--limit", "2", "--dry-run").output
+        assert "2 dead letters would be replayed" in said
+        assert "1 replayed" in celery(app, "replay", "--all", "--limit", "1").output
+        said = manage("celery_outbox_replay_dead_letter", "--all", "--limit", "1")
+        assert "1 dead letters replayed" in said
+        assert CeleryOutboxDeadLetter.objects.get().pk == newest
+        assert celery(app, "replay", "--all", "--limit", "0").exit_code == 2
+        with pytest.raises(CommandError, match="--limit: '0' is not a whole number"):
+            manage("celery_outbox_replay_dead_letter", "--all", "--limit", "0")
+
     def test_replay_takes_a_range_of_time(self, app, bury):
         bury(1, "operate.old")
         age("celery_outbox_dead_letter", "dead_at", 86400 * 30)
@@ -187,6 +231,19 @@ class TestPurge:
         assert "0 published rows and 1 dead letters deleted" in said
         assert CeleryOutboxDeadLetter.objects.get().task_name == "operate.b"
 
+    def test_ages_have_units_and_names_are_patterns(self, app, bury):
+        bury(1, "operate.a")
+        bury(1, "operate.b")
+        bury(1, "other.c")
+        age("celery_outbox_dead_letter", "dead_at", 86400 * 15)
+        assert "0 dead letters deleted" in celery(app, "purge", "--dead-older-than", "30d").output
+        said = celery(app, "purge", "--dead-older-than", "2w", "--task-name", "operate.*").output
+        assert "2 dead letters deleted" in said
+        assert "1 dead letters deleted" in manage("celery_outbox_purge", "--dead-older-than", "2w")
+        assert celery(app, "purge", "--dead-older-than", "soon").exit_code == 2
+        with pytest.raises(CommandError, match="'soon' is not an age: write seconds, or 90s"):
+            manage("celery_outbox_purge", "--dead-older-than", "soon")
+
     def test_a_dry_run_changes_nothing(self, app, bury):
         bury(2)
         age("celery_outbox_dead_letter", "dead_at", 100)
@@ -207,6 +264,13 @@ class TestPurge:
         app.conf.outbox_dlq_retention = 50
         app.finalize()
         assert app.tasks[purge.name].run() == {"published": 0, "dead_letters": 2}
+
+    def test_the_task_for_beat_says_so_without_any_retention(self, app, caplog):
+        app.finalize()
+        assert app.tasks[purge.name].run() == {"published": 0, "dead_letters": 0}
+        (record,) = (each for each in caplog.records if each.name == "celery_outbox")
+        assert record.event == "celery_outbox_nothing_to_purge"
+        assert "CELERY_OUTBOX_RETENTION" in record.getMessage()
 
     def test_waiting_rows_are_never_purged(self, app):
         app.send_task("operate.task")

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def tests_of_the_page() -> int:
+    found = (re.findall(r"^ *def test_", text, re.MULTILINE) for text in snippets().values())
+    return sum(map(len, found))
+
+
 def test_every_snippet_of_the_page_works(run: Callable[..., pytest.RunResult]) -> None:
-    tests = sum(len(re.findall(r"^def test_", text, re.MULTILINE)) for text in snippets().values())
-    assert tests >= 12
-    run().assert_outcomes(passed=tests)
+    assert tests_of_the_page() >= 13
+    run().assert_outcomes(passed=tests_of_the_page())
 
 
 def test_the_failure_says_what_was_sent_instead(
@@ -55,6 +59,40 @@ def test_too_often(assert_task_sent):
         ]
     )
     assert "django_integration/testing" not in result.stdout.str()  # hidden from the traceback
+
+
+def test_a_project_may_have_another_fixture_called_outbox(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    (project.path / "conftest.py").write_text(
+        """
+import pytest
+
+
+@pytest.fixture
+def outbox():
+    return ["a mail"]
+"""
+    )
+    (project.path / "test_mails.py").write_text(
+        """
+from shop.tasks import send_receipt, ship_order
+
+
+def test_sent_and_run(outbox, assert_task_sent, drain_outbox):
+    send_receipt.delay(5)
+    assert_task_sent(send_receipt, args=[5])
+    assert drain_outbox()[0].get() == "receipt for 5"
+    assert outbox == ["a mail"]
+
+
+def test_relayed(outbox, fake_relay):
+    ship_order.delay(5)
+    fake_relay.run()
+    assert [call.args for call in fake_relay.published] == [[5]]
+"""
+    )
+    run("test_mails.py").assert_outcomes(passed=2)
 
 
 def test_rows_of_another_test_are_not_seen(
@@ -203,8 +241,7 @@ def test_on_postgresql_inside_of_the_tests_transaction(
     with (project.path / "proj/settings.py").open("a") as file:
         file.write(f"DATABASES = {{'default': {settings!r}}}\n")
     result = run("--create-db")
-    tests = sum(text.count("\ndef test_") for text in snippets().values())
-    result.assert_outcomes(passed=tests)
+    result.assert_outcomes(passed=tests_of_the_page())
 
 
 def test_who_does_not_use_it_does_not_even_import_django(project: pytest.Pytester) -> None:

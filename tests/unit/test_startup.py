@@ -1,0 +1,60 @@
+"""A relay that is configured wrong does not start, and its worker says in one line why."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_outbox_steps.config import BY_NAME, SETTINGS
+from celery_outbox_steps.steps import OutboxRelayStep, RelayCannotStart
+from django_integration import OutboxCelery
+
+WRONG: dict[str, list[Any]] = {
+    "relay": ["yes"], "app": [5, "json", "no.such.app"], "store": [None, "json", "no.such:stores"],
+    "databases": ["default"], "batch_size": [0], "idle_time": [0], "backoff_time": [-1],
+    "max_backoff": ["1h"], "max_retries": [-1], "stale_timeout": [float("inf")],
+    "send_timeout": [True], "shutdown_timeout": [None], "broker_outage_cooldown": [float("nan")],
+    "liveness_file": [3], "exclude_tasks": ["a.b"], "require_transaction": ["yes"],
+    "notify": ["no"], "declare": ["no"], "retention": ["1 day"], "dlq_retention": ["forever"],
+    "redactor": [3, "json", "json.nothing"], "structlog_enabled": [0],
+    "structlog_context_keys": ["request_id"], "metrics": [1, "json", "no.such.sink"],
+    "metrics_task_tag": ["yes"], "metrics_task_names": ["a.b"], "sample_interval": [0],
+    "log_tracebacks": ["no"],
+}  # fmt: skip
+
+
+def start(**conf: Any) -> None:
+    app = OutboxCelery("startup", broker="memory://", set_as_current=False)
+    app.conf.update({f"outbox_{name}": value for name, value in conf.items()})
+    worker = SimpleNamespace(app=app, pool_cls=None)
+    OutboxRelayStep(worker).create(worker)
+
+
+def test_every_setting_has_a_wrong_value_here() -> None:
+    assert set(WRONG) == set(BY_NAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(each.name, value) for each in SETTINGS for value in WRONG[each.name]]
+)
+def test_a_wrong_value_stops_the_worker_at_its_start(name: str, value: Any) -> None:
+    with pytest.raises(RelayCannotStart) as refused:
+        start(**{name: value})
+    assert BY_NAME[name].django_name in str(refused.value)
+    assert repr(value) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_misspelled_setting_stops_the_worker_at_its_start() -> None:
+    with pytest.raises(RelayCannotStart, match="Did you mean CELERY_OUTBOX_BATCH_SIZE"):
+        start(batchsize=10)
+
+
+@pytest.mark.parametrize("name", ["app", "store", "redactor", "metrics"])
+def test_every_dotted_path_gets_the_same_words(name: str) -> None:
+    with pytest.raises(RelayCannotStart, match=f"{name.upper()} = 'no.such' can't be imported: "):
+        start(**{name: "no.such"})
+    with pytest.raises(RelayCannotStart, match=f"{name.upper()} = 'json' names <module 'json'"):
+        start(**{name: "json"})
