@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 import subprocess
@@ -13,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from asgiref.sync import sync_to_async
 from celery import VERSION, Celery, Task, beat, shared_task
 from celery.app.defaults import _OLD_SETTING_KEYS, SETTING_KEYS
 from celery.app.utils import Settings as CelerySettings
 from django.conf import Settings, settings
-from django.core.exceptions import SynchronousOnlyOperation
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection, transaction
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
@@ -174,35 +171,6 @@ def test_importing_needs_no_configured_django_and_no_vendor() -> None:
         env={"PYTHONPATH": ".", "PATH": ""},
     )  # fmt: skip
     assert done.stdout == "ok\n", done.stderr
-
-
-# -- async code ----------------------------------------------------------------------------------
-
-
-def test_asend_task_stores_from_async_code(app: Any) -> None:
-    async def view() -> Any:
-        try:
-            return await app.asend_task("from.async", (1,), {"a": 2}, priority=3)
-        finally:
-            await sync_to_async(connections.close_all)()
-
-    result = asyncio.run(view())
-    assert [(row.task_id, row.task_name) for row in rows()] == [(result.id, "from.async")]
-    assert messages(datetime.now(timezone.utc))[0].priority == 3
-
-
-@pytest.mark.parametrize("bulk", [False, True])
-def test_a_sync_call_inside_of_a_running_loop_says_what_to_do(app: Any, bulk: bool) -> None:
-    async def view() -> None:
-        if bulk:
-            with app.outbox_bulk():
-                app.send_task("from.async")
-        else:
-            app.send_task("from.async")
-
-    with pytest.raises(SynchronousOnlyOperation, match=r"await app\.asend_task"):
-        asyncio.run(view())
-    assert rows() == []
 
 
 # -- apps ----------------------------------------------------------------------------------------
