@@ -119,16 +119,15 @@ class Enqueuer:
         if can_be_left():
             yield
             return
-        outer = self._gathering.get()
-        own = Gathering(self._write, outer, as_it_grows=as_it_grows)
-        self._gathering.set(own)
+        own = Gathering(self._write, self._gathering.get(), as_it_grows=as_it_grows)
+        token = self._gathering.set(own)
         ended = False
         try:
             yield
             ended = True
         finally:
-            if self._gathering.get() is own:  # a copied context may be the one that gets here
-                self._gathering.set(outer)
+            with contextlib.suppress(ValueError):  # it ends in a copy of its context
+                self._gathering.reset(token)
             own.close(write=ended)
 
     def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
