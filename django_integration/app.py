@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from celery import Celery, signals
+from celery.utils.objects import FallbackContext
+from django.core.signals import setting_changed
 from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 
 from celery_outbox_steps.options import install
 from django_integration.capture import CapturingProducer
-from django_integration.conf import django_settings, quicken, with_fast_misses
+from django_integration.conf import DjangoDefaults, quicken, with_fast_misses
 from django_integration.registry import OutboxTaskRegistry, adopt, is_direct, set_directly
 from django_integration.results import stay_offline
 from django_integration.upstream import DjangoTaskByDefault, registry_of
@@ -41,8 +43,10 @@ class OutboxCelery(DjangoTaskByDefault):
     def on_init(self) -> None:
         super().on_init()
         adopt(registry_of(self))
-        self.add_defaults(django_settings)
-        self.on_after_configure.connect(quicken)
+        self._outbox_defaults = DjangoDefaults()
+        self.add_defaults(self._outbox_defaults.load)
+        self.on_after_configure.connect(self._on_configured)
+        setting_changed.connect(self._on_setting_changed)
         install(self)
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
             # Older Celery tells bound methods apart by their function only, not by their app.
@@ -54,7 +58,7 @@ class OutboxCelery(DjangoTaskByDefault):
 
     @cached_property  # type: ignore[untyped-decorator]  # kombu's takes a lock, functools' may not
     def outbox(self) -> Any:
-        """The enqueue side: reads the settings at the first call, when Django is configured."""
+        """The enqueue side, made by the first call."""
         from django_integration.enqueue import Enqueuer
 
         return Enqueuer(self)
@@ -67,11 +71,12 @@ class OutboxCelery(DjangoTaskByDefault):
         name = kwargs["name"] if "name" in kwargs else args[0] if args else ""
         if is_direct():
             return self._send_directly(name, using, args, kwargs)
-        if self.outbox.excludes(name):
+        if self.outbox.settings.excludes(name):
             return super().send_task(*args, **kwargs)
         database = self.outbox.database(name, using)
         producer, result = self._capture(args, kwargs)
-        self.outbox.store(database, name, result.id, producer)
+        if producer.messages:  # none if the AMQP class dropped it, or in tests that replace one
+            self.outbox.store(database, name, result.id, producer)
         return result
 
     async def asend_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
@@ -83,16 +88,11 @@ class OutboxCelery(DjangoTaskByDefault):
         bulk: AbstractContextManager[None] = self.outbox.bulk()
         return bulk
 
-    @contextmanager
-    def producer_or_acquire(self, producer: Any = None) -> Iterator[Any]:
+    def producer_or_acquire(self, producer: Any = None) -> Any:
         """As Celery's. Groups and chord headers take one producer for all of their sends, which
-        makes this the place to gather those for one INSERT.
+        makes this the place to gather those: one INSERT per chunk.
         """
-        if producer is not None:
-            yield producer
-            return
-        with self.outbox_bulk(), super().producer_or_acquire() as acquired:
-            yield acquired
+        return FallbackContext(producer, self._acquire_for_many)
 
     @property
     def backend(self) -> Any:
@@ -127,8 +127,14 @@ class OutboxCelery(DjangoTaskByDefault):
                 return super().send_task(*args, **kwargs)
             except OperationalError:
                 producer, result = self._capture(args, kwargs)
-                self.outbox.store_apart(using, name, result.id, producer)
+                if producer.messages:
+                    self.outbox.store_apart(using, name, result.id, producer)
                 return result
+
+    @contextmanager
+    def _acquire_for_many(self) -> Iterator[Any]:
+        with self.outbox.bulk(as_it_grows=True), super().producer_or_acquire() as producer:
+            yield producer
 
     @functools.cached_property
     def _outbox_connection(self) -> Any:
@@ -137,3 +143,17 @@ class OutboxCelery(DjangoTaskByDefault):
 
     def _on_beat(self, **_: Any) -> None:
         self.outbox.in_beat = True
+
+    def _on_configured(self, source: Any, **_: Any) -> None:
+        quicken(source, self._forget_settings)
+        self._forget_settings()
+
+    def _on_setting_changed(self, setting: str, **_: Any) -> None:
+        """Only tests send this, with `override_settings`."""
+        if setting.startswith("CELERY_"):
+            self._outbox_defaults.load()
+            self._forget_settings()
+
+    def _forget_settings(self) -> None:
+        if "outbox" in vars(self):
+            self.outbox.forget_settings()

@@ -2,22 +2,27 @@
 
 Celery builds the message and calls `publish()`; kombu serialises, compresses and asks its channel
 to send. Both do so unmodified: only the channel is ours, and it sends nothing. What the transport
-would refuse to encode is refused here, with the transport's own error, before there is a row.
+would refuse to encode is refused here, with the transport's own error, before there is a row; and
+so is what it would encode, but an AMQP broker would end the connection or channel for.
 The next step of the path is `django_integration.enqueue`.
 """
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
 from kombu import Exchange, Producer
+from kombu.exceptions import EncodeError
 
 from celery_outbox_steps.messages import Message
 
 _NO_EXCHANGE = Exchange("")
 _INT64 = range(-(2**63), 2**63)
 _SIMPLE = {str, bool, type(None)}
+_DELIVERY_MODES = (None, 1, 2)
 
 
 class CapturingProducer(Producer):  # type: ignore[misc]
@@ -30,6 +35,10 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         self.messages: list[Message] = []
         self.body: Any = None
         self._declared: list[Any] = []
+
+    def __repr__(self) -> str:
+        """Not kombu's, which shows the channel."""
+        return f"<{type(self).__name__}: {len(self.messages)} messages>"
 
     def publish(self, body: Any, **options: Any) -> Any:
         """Let kombu do all of its work; only `retry` needs a connection, and there is none."""
@@ -89,6 +98,7 @@ def _is_simple(message: Message) -> bool:
         and isinstance(message.priority, int)
         and 0 <= message.priority <= 255
         and properties.keys() <= {"correlation_id", "reply_to", "delivery_mode", "expiration"}
+        and properties.get("delivery_mode") in _DELIVERY_MODES
         and _fits(properties.get("correlation_id"))
         and _fits(properties.get("reply_to"))
         and set(map(type, headers)) <= {str}
@@ -123,6 +133,7 @@ def _check_for_amqp(message: Message) -> None:
     from amqp.method_framing import frame_writer
     from amqp.serialization import dumps
 
+    _check_for_broker(message)
     known = {name for name, _ in AmqpMessage.PROPERTIES}
     message.properties = {k: v for k, v in message.properties.items() if k in known}
     nowhere = SimpleNamespace(frame_max=131072, bytes_sent=0, write=lambda _: None)
@@ -136,3 +147,26 @@ def _check_for_amqp(message: Message) -> None:
         **message.properties,
     )
     frame_writer(nowhere, nowhere)(1, 1, (60, 40), arguments, content)
+
+
+def _check_for_broker(message: Message) -> None:
+    """What py-amqp sends and RabbitMQ punishes: it would hit the rest of the relay's batch."""
+    if message.properties.get("delivery_mode") not in _DELIVERY_MODES:
+        raise EncodeError(
+            f"delivery_mode={message.properties['delivery_mode']!r} does not exist in AMQP. "
+            "It is 1 (transient) or 2 (persistent)."
+        )
+    for name, value in message.headers.items():
+        if not _is_finite(value):
+            raise EncodeError(
+                f"Header {name!r} holds a number that is NaN or infinite, for which an AMQP broker "
+                "closes the connection. Send it as text, or as an argument of the task."
+            )
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_finite, value))
+    return not isinstance(value, (float, Decimal)) or math.isfinite(value)

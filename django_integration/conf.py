@@ -7,13 +7,16 @@ this is how they arrive. Everything in the package reads `app.conf.outbox_*` and
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.app.utils import Settings as CelerySettings
 from celery.utils.collections import DictAttribute
 from django.conf import LazySettings, Settings
 
 from celery_outbox_steps.config import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def django_settings() -> dict[str, Any]:
@@ -35,6 +38,19 @@ def django_settings() -> dict[str, Any]:
     return found
 
 
+class DjangoDefaults:
+    """The same as one dictionary, which can be brought up to date where Celery holds it."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def load(self) -> dict[str, Any]:
+        found = django_settings()
+        self._values.clear()
+        self._values.update(found)
+        return self._values
+
+
 class DjangoSettings(DictAttribute):  # type: ignore[misc]
     """Django's settings as Celery reads them, with a short way to "nobody has set that".
 
@@ -49,8 +65,35 @@ class DjangoSettings(DictAttribute):  # type: ignore[misc]
         return hasattr(self.obj, name)
 
 
-class QuickSettings(CelerySettings):  # type: ignore[misc]
-    """Celery's settings, with the same answers in a fraction of the time.
+class WatchedSettings(CelerySettings):  # type: ignore[misc]
+    """Celery's settings, which tell when one is assigned or deleted."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        self._tell()
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self._tell()
+
+    def pop(self, *args: Any) -> Any:
+        value = super().pop(*args)
+        self._tell()
+        return value
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().update(*args, **kwargs)
+        self._tell()
+        return result
+
+    def _tell(self) -> None:
+        on_change = vars(self).get("_on_change")  # a copy of the settings has none
+        if on_change is not None:
+            on_change()
+
+
+class QuickSettings(WatchedSettings):
+    """The same answers in a fraction of the time.
 
     Celery looks for each of four spellings in each of its maps, by way of exceptions, and does so
     six times per task call: a third of what the call takes.
@@ -84,11 +127,12 @@ def with_fast_misses(config: Any) -> Any:
     return config
 
 
-def quicken(source: Any, **_: Any) -> None:
-    """Receives an app's `on_after_configure`: its settings stay the same object, but get quick."""
-    if type(source) is CelerySettings and MAP_BY_MAP:
-        # Plainly set, the attribute would become a setting.
-        object.__setattr__(source, "__class__", QuickSettings)
+def quicken(source: Any, on_change: Callable[[], None]) -> None:
+    """An app's settings stay the same object, but get quick, and tell when they are changed."""
+    if type(source) is CelerySettings:
+        # Plainly set, the attributes would become settings.
+        object.__setattr__(source, "__class__", QuickSettings if MAP_BY_MAP else WatchedSettings)
+        vars(source)["_on_change"] = on_change
 
 
 def celery_app() -> Any:

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import fnmatch
 import logging
 import time
-from collections import Counter
 from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import connections, router
+from django.db import Error, connections, router
 from kombu.utils.json import loads
 
-from celery_outbox_steps import bell, metrics, tracing
-from celery_outbox_steps.config import load, read
+from celery_outbox_steps import bell, tracing
 from celery_outbox_steps.envelope import Sealed, ascii_text, seal
 from celery_outbox_steps.errors import OutboxError
 from django_integration import context, signals
-from django_integration.bulk import Gathering
-from django_integration.redaction import Redactor, redact
-from django_integration.rows import Row, insert
+from django_integration.after_commit import AfterCommit, after_commit
+from django_integration.bulk import Gathering, can_be_left, taking
+from django_integration.enqueue_settings import EnqueueSettings
+from django_integration.redaction import redact
+from django_integration.rows import Row, insert, notify
+from django_integration.transactions import is_open, running_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -42,10 +42,11 @@ logger = logging.getLogger("celery_outbox")
 NOTIFY_INTERVAL = 0.05
 """Seconds between two NOTIFYs of a process: each takes a global lock in PostgreSQL at commit."""
 
-USE_ASEND_TASK = (
+IN_ASYNC_CODE = (
     "A task can't be stored from inside a running event loop, because Django's database access "
-    "would block it. Use `await app.asend_task(name, args, kwargs)` here, or make the call from "
-    "`sync_to_async`."
+    "would block it. Use `await task.adelay(...)` or `await task.aapply_async(...)`. To store it "
+    "together with your data, put both into a function with `transaction.atomic()` and call that "
+    "with `await sync_to_async(function)(...)`."
 )
 
 
@@ -54,44 +55,33 @@ class TransactionRequired(OutboxError, RuntimeError):
 
 
 class Enqueuer:
-    """The enqueue side of one app, with its settings read and validated once."""
+    """The enqueue side of one app."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._require_transaction = read(app.conf, "require_transaction")
-        self._notify = read(app.conf, "notify")
-        self._redactor: Redactor | None = load(app.conf, "redactor")
-        self._meter = metrics.meter_for(app)
-        names = read(app.conf, "exclude_tasks")
-        self._excluded = frozenset(names)
-        self._patterns = [name for name in names if any(sign in name for sign in "*?[")]
-        keys = read(app.conf, "structlog_context_keys")
-        self._catch = partial(
-            context.catch,
-            structlog=read(app.conf, "structlog_enabled"),
-            keys=None if keys is None else frozenset(keys),
-        )
         self._warned: set[str] = set()
         self._notified: dict[str, float] = {}
         self._gathering: ContextVar[Gathering | None] = ContextVar("gathering", default=None)
         self.in_beat = False
 
-    def excludes(self, task_name: str) -> bool:
-        """Whether `CELERY_OUTBOX_EXCLUDE_TASKS` sends this task directly to the broker."""
-        return task_name in self._excluded or any(
-            fnmatch.fnmatchcase(task_name, pattern) for pattern in self._patterns
-        )
+    @cached_property
+    def settings(self) -> EnqueueSettings:
+        """Read by the first call, when Django is configured."""
+        return EnqueueSettings(self._app)
+
+    def forget_settings(self) -> None:
+        """They were changed: the next call reads them again."""
+        vars(self).pop("settings", None)
 
     def database(self, task_name: str, using: str | None) -> BaseDatabaseWrapper:
         """The connection that a call's row belongs to. Refuses what could not be stored there."""
         connection = connections[using or write_alias()]
-        if self.in_beat and not connection.in_atomic_block:
-            # As Django does between requests, and Celery between tasks: here nobody else would.
-            connection.close_if_unusable_or_obsolete()
+        if self.in_beat or connection.errors_occurred:
+            _replace_if_lost(connection)
         try:
             connection.ensure_connection()
         except SynchronousOnlyOperation as exc:
-            raise SynchronousOnlyOperation(USE_ASEND_TASK) from exc
+            raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
         self._check_transaction(connection, task_name)
         return connection
 
@@ -104,9 +94,9 @@ class Enqueuer:
     ) -> None:
         """Write the captured message as a row, now or at the end of the current bulk."""
         row = self._row(task_name, task_id, producer)
-        gathering = self._gathering.get()
-        if gathering is not None and gathering.takes(connection):
-            gathering.add(connection.alias, [row])
+        gathering = taking(self._gathering.get(), connection)
+        if gathering is not None:
+            gathering.add(connection, [row])
         else:
             self._write(connection, [row])
 
@@ -121,25 +111,30 @@ class Enqueuer:
             connection.close()
 
     @contextlib.contextmanager
-    def bulk(self) -> Iterator[None]:
-        """Gather the calls of a block. Nothing is written if it raises."""
-        outer, own = self._gathering.get(), Gathering()
+    def bulk(self, *, as_it_grows: bool = False) -> Iterator[None]:
+        """Gather the calls of a block and write them at its end, unless it raises.
+
+        `as_it_grows`: do not wait for the end, but for a full chunk.
+        """
+        if can_be_left():
+            yield
+            return
+        own = Gathering(self._write, self._gathering.get(), as_it_grows=as_it_grows)
         token = self._gathering.set(own)
+        ended = False
         try:
             yield
+            ended = True
         finally:
-            own.is_open = False
-            self._gathering.reset(token)
-        for alias, rows in own.rows.items():
-            if outer is not None and outer.takes(connections[alias]):
-                outer.add(alias, rows)
-            else:
-                self._write(connections[alias], rows)
+            with contextlib.suppress(ValueError):  # it ends in a copy of its context
+                self._gathering.reset(token)
+            own.close(write=ended)
 
     def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
-        if connection.in_atomic_block or self.in_beat or self._app.current_worker_task:
+        if is_open(connection) or self.in_beat or self._app.current_worker_task:
             return
-        if self._require_transaction:
+        # A hook's transaction is committed: to refuse its calls now would be to lose them.
+        if self.settings.require_transaction and not running_hooks():
             raise TransactionRequired(
                 f"{task_name} was called outside of a transaction on database "
                 f"{connection.alias!r}. Call it inside transaction.atomic(), or unset "
@@ -163,14 +158,15 @@ class Enqueuer:
     def _row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
         sealed = _seal(producer)
         redacted: tuple[str | None, str | None] = (None, None)
-        if self._redactor is not None:
-            redacted = redact(self._redactor, task_name, partial(_copies, sealed, producer.body))
+        redactor = self.settings.redactor
+        if redactor is not None:
+            redacted = redact(redactor, task_name, partial(_copies, sealed, producer.body))
         return Row(_column(task_id), _column(task_name), *sealed, *redacted, *self._context())
 
     def _context(self) -> context.Context:
         """Nice to have, so whatever is wrong with it must not stop the call."""
         try:
-            return self._catch()
+            return self.settings.catch_context()
         except Exception as exc:  # noqa: BLE001  structlog's values are anybody's objects
             logger.warning(
                 "celery_outbox_context_failed: %s; the call is stored without its context",
@@ -180,61 +176,51 @@ class Enqueuer:
             return context.Context()
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        done = self._hook_of(connection) or AfterCommit(self._committed, connection.alias)
-        notify = not done.notified and self._may_notify(connection.alias)
+        done = after_commit(connection, self._committed)
+        notify_too = not done.notified and self._may_notify(connection)
         try:
             with tracing.storing(rows):
-                insert(connection, rows, notify=notify)
+                insert(connection, rows, notify=notify_too)
         except SynchronousOnlyOperation as exc:
-            raise SynchronousOnlyOperation(USE_ASEND_TASK) from exc
+            raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
         signals.emit_created(rows, type(self._app))
-        is_new = not done.names
-        done.add(rows, notified=notify)
-        if is_new and (connection.in_atomic_block or connection.get_autocommit()):
-            connection.on_commit(done, robust=True)
+        done.add(rows, notified=notify_too)
 
-    def _hook_of(self, connection: BaseDatabaseWrapper) -> AfterCommit | None:
-        """Ring, notify and count once per transaction, however many calls it makes in a row."""
-        last = _last_hook(connection)
-        return last if isinstance(last, AfterCommit) and last.run == self._committed else None
-
-    def _may_notify(self, alias: str) -> bool:
-        since = time.monotonic() - self._notified.get(alias, float("-inf"))
-        return bool(self._notify and since >= NOTIFY_INTERVAL)
+    def _may_notify(self, connection: BaseDatabaseWrapper) -> bool:
+        if connection.vendor != "postgresql" or not self.settings.notify:
+            return False
+        return time.monotonic() - self._notified.get(connection.alias, 0.0) >= NOTIFY_INTERVAL
 
     def _committed(self, done: AfterCommit) -> None:
+        alias = done.connection.alias
+        if not done.notified:
+            self._make_up_for_notify(done)
         if done.notified:  # counted only now: a NOTIFY that is not committed wakes nobody
-            self._notified[done.alias] = time.monotonic()
-        bell.ring(done.alias)
-        if self._meter is not None:
+            self._notified[alias] = time.monotonic()
+        bell.ring(alias)
+        meter = self.settings.meter
+        if meter is not None:
             counts = {("messages.enqueued", name): count for name, count in done.names.items()}
-            self._meter.messages(counts, done.alias)
+            meter.messages(counts, alias)
+
+    def _make_up_for_notify(self, done: AfterCommit) -> None:
+        """Another transaction's NOTIFY stood in for this one's. If this one stayed open for long,
+        the relay has looked in vain by now, and sleeps.
+        """
+        stayed_open = time.monotonic() - done.began >= NOTIFY_INTERVAL
+        if stayed_open and self._may_notify(done.connection):
+            with contextlib.suppress(Error):  # the row is safe; the relay finds it a little later
+                notify(done.connection)
+                done.notified = True
 
 
-class AfterCommit:
-    """What a transaction stored, and what to call when that is committed."""
+def _replace_if_lost(connection: BaseDatabaseWrapper) -> None:
+    """As Django does between requests and Celery between tasks, where there are neither.
 
-    def __init__(self, run: Callable[[AfterCommit], None], alias: str) -> None:
-        self.run = run
-        self.alias = alias
-        self.names: Counter[str] = Counter()
-        self.notified = False
-        self.__qualname__ = "celery_outbox"  # Django logs it, should `run` fail
-
-    def add(self, rows: list[Row], *, notified: bool) -> None:
-        self.names.update(row.task_name for row in rows)
-        self.notified = self.notified or notified
-
-    def __call__(self) -> None:
-        self.run(self)
-
-
-def _last_hook(connection: BaseDatabaseWrapper) -> Any:
-    """The newest on_commit hook, if it will live and die with what is written now."""
-    if not connection.run_on_commit:
-        return None
-    savepoints, hook, *_ = connection.run_on_commit[-1]
-    return hook if savepoints == set(connection.savepoint_ids) else None
+    An open transaction is left alone: to close its connection would be to roll it back.
+    """
+    if connection.connection is not None and not is_open(connection):
+        connection.close_if_unusable_or_obsolete()
 
 
 def write_alias() -> str:

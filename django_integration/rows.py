@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 CHANNEL = "celery_outbox"
+_NOTIFY = f"pg_notify('{CHANNEL}', '')"
 CHUNK_ROWS = 500
 CHUNK_BYTES = 1_000_000
 
@@ -59,6 +60,12 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
     with together, connection.cursor() as cursor:
         for chunk in chunks:
             cursor.execute(*_insertion(connection.vendor, chunk, notify=notify))
+
+
+def notify(connection: BaseDatabaseWrapper) -> None:
+    """Ring the relay's bell without a row."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {_NOTIFY}")
 
 
 def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
@@ -107,5 +114,5 @@ def _statement(rows: str, *, notify: bool) -> str:
         f"created_at, due_at, retries, schema_version) {rows}"
     )
     if notify:
-        return f"WITH rows AS ({insert_rows}) SELECT pg_notify('{CHANNEL}', '')"
+        return f"WITH rows AS ({insert_rows}) SELECT {_NOTIFY}"
     return insert_rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 import subprocess
@@ -13,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from asgiref.sync import sync_to_async
 from celery import VERSION, Celery, Task, beat, shared_task
 from celery.app.defaults import _OLD_SETTING_KEYS, SETTING_KEYS
 from celery.app.utils import Settings as CelerySettings
 from django.conf import Settings, settings
-from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
 from django_integration.conf import MAP_BY_MAP, DjangoSettings, QuickSettings
+from django_integration.enqueue import TransactionRequired
 from tests.proj.relaying import messages, rows
 
 if TYPE_CHECKING:
@@ -109,6 +107,64 @@ def test_a_django_setting_that_is_assigned_later_reaches_the_app(
     assert django_app.conf.task_always_eager is True
 
 
+@pytest.fixture(params=["CELERY", None])
+def used_app(request: pytest.FixtureRequest) -> Any:
+    """An app that has stored a call already, with its settings from Django by either way."""
+    app = OutboxCelery("configured", broker="memory://", set_as_current=False)
+    if request.param:
+        app.config_from_object("django.conf:settings", namespace=request.param)
+    app.send_task("first.call")
+    return app
+
+
+def test_overridden_outbox_settings_count_at_once_and_no_longer(used_app: Any) -> None:
+    with override_settings(CELERY_OUTBOX_REQUIRE_TRANSACTION=True):
+        assert used_app.conf.outbox_require_transaction is True
+        with pytest.raises(TransactionRequired):
+            used_app.send_task("refused")
+    used_app.send_task("allowed")
+    assert names() == ["first.call", "allowed"]
+
+
+def test_a_first_call_with_overridden_settings_does_not_keep_them() -> None:
+    with override_settings(CELERY_OUTBOX_REQUIRE_TRANSACTION=True):
+        app = OutboxCelery("configured", broker="memory://", set_as_current=False)
+        with pytest.raises(TransactionRequired):
+            app.send_task("refused")
+    app.send_task("allowed")
+    assert names() == ["allowed"]
+
+
+def test_outbox_settings_of_the_app_count_when_they_are_changed(
+    used_app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_refused() -> bool:
+        try:
+            used_app.send_task("a.task")
+        except TransactionRequired:
+            return True
+        return False
+
+    used_app.conf.outbox_require_transaction = True
+    assert is_refused()
+    used_app.conf.update(outbox_require_transaction=False)
+    assert not is_refused()
+    with monkeypatch.context() as patch:
+        patch.setitem(used_app.conf, "outbox_require_transaction", True)
+        assert is_refused()
+    assert not is_refused()
+    used_app.conf.pop("outbox_require_transaction")
+    assert not is_refused()
+
+
+def test_what_was_warned_about_is_remembered_when_settings_change(
+    used_app: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with override_settings(CELERY_OUTBOX_NOTIFY=False):
+        used_app.send_task("first.call")
+    assert caplog.text == ""
+
+
 def spellings() -> list[str]:
     names = [*SETTING_KEYS, *_OLD_SETTING_KEYS, "outbox_batch_size", "TIME_ZONE", "nobody_has_it"]
     return [each for name in names for each in (name, f"CELERY_{name.upper()}", name.upper())]
@@ -174,35 +230,6 @@ def test_importing_needs_no_configured_django_and_no_vendor() -> None:
         env={"PYTHONPATH": ".", "PATH": ""},
     )  # fmt: skip
     assert done.stdout == "ok\n", done.stderr
-
-
-# -- async code ----------------------------------------------------------------------------------
-
-
-def test_asend_task_stores_from_async_code(app: Any) -> None:
-    async def view() -> Any:
-        try:
-            return await app.asend_task("from.async", (1,), {"a": 2}, priority=3)
-        finally:
-            await sync_to_async(connections.close_all)()
-
-    result = asyncio.run(view())
-    assert [(row.task_id, row.task_name) for row in rows()] == [(result.id, "from.async")]
-    assert messages(datetime.now(timezone.utc))[0].priority == 3
-
-
-@pytest.mark.parametrize("bulk", [False, True])
-def test_a_sync_call_inside_of_a_running_loop_says_what_to_do(app: Any, bulk: bool) -> None:
-    async def view() -> None:
-        if bulk:
-            with app.outbox_bulk():
-                app.send_task("from.async")
-        else:
-            app.send_task("from.async")
-
-    with pytest.raises(SynchronousOnlyOperation, match=r"await app\.asend_task"):
-        asyncio.run(view())
-    assert rows() == []
 
 
 # -- apps ----------------------------------------------------------------------------------------
@@ -312,6 +339,39 @@ def test_beat_goes_on_after_the_database_was_restarted(make_app: Callable[..., A
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     app.send_task("beat.after")
     assert names() == ["beat.before", "beat.after"]
+
+
+def test_a_process_without_requests_recovers_from_a_lost_session(app: Any) -> None:
+    """The call that meets the dead session fails, as with Django's ORM; the next one works."""
+    app.send_task("before")
+    end_session()
+    with pytest.raises(OperationalError):
+        app.send_task("lost")
+    app.send_task("after")
+    assert names() == ["before", "after"]
+
+
+def test_a_transaction_by_hand_is_not_rolled_back_by_a_call_after_an_error(app: Any) -> None:
+    transaction.set_autocommit(False)
+    try:
+        app.send_task("first")
+        connection.errors_occurred = True
+        app.send_task("second")
+        transaction.commit()
+    finally:
+        transaction.set_autocommit(True)
+    assert names() == ["first", "second"]
+
+
+def end_session() -> None:
+    """From outside, as a restart of the server does."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+    other = connections.create_connection("default")
+    with other.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+    other.close()
 
 
 def test_many_threads_store_every_call_once(app: Any, add: Any) -> None:

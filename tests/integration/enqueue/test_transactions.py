@@ -174,6 +174,56 @@ def test_required_transactions_are_required(make_app: Callable[..., Any]) -> Non
     assert names() == ["[2]"]
 
 
+def test_the_calls_of_on_commit_hooks_are_stored_where_transactions_are_required(
+    make_app: Callable[..., Any],
+) -> None:
+    add = make_app(outbox_require_transaction=True).tasks["enqueue.add"]
+
+    def hook() -> None:
+        with transaction.atomic():
+            pass
+        add.delay(2)
+
+    with transaction.atomic():
+        transaction.on_commit(lambda: add.delay(1))
+        transaction.on_commit(hook)
+    assert names() == ["[1]", "[2]"]
+
+
+def test_a_hook_that_fails_does_not_excuse_later_calls(make_app: Callable[..., Any]) -> None:
+    add = make_app(outbox_require_transaction=True).tasks["enqueue.add"]
+
+    def hook() -> None:
+        raise Boom
+
+    with suppress(Boom), transaction.atomic():
+        transaction.on_commit(hook)
+    with pytest.raises(TransactionRequired):
+        add.delay(1)
+
+
+def test_on_commit_outside_of_a_transaction_is_refused(make_app: Callable[..., Any]) -> None:
+    add = make_app(outbox_require_transaction=True).tasks["enqueue.add"]
+    with pytest.raises(TransactionRequired):
+        transaction.on_commit(lambda: add.delay(1))
+
+
+def test_a_transaction_by_hand_is_one(
+    make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    add = make_app(outbox_require_transaction=True).tasks["enqueue.add"]
+    transaction.set_autocommit(False)
+    try:
+        add.delay(1)
+        transaction.rollback()
+        add.delay(2)
+        transaction.commit()
+    finally:
+        transaction.set_autocommit(True)
+    assert names() == ["[2]"]
+    assert WARNING not in caplog.text
+
+
 def test_a_refused_call_was_never_announced(make_app: Callable[..., Any]) -> None:
     from celery.signals import before_task_publish
 
