@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 OUTBOX = "celery_outbox"
 DEAD_LETTER = "celery_outbox_dead_letter"
+LOCK_TIMEOUT = 20
+"""Seconds that a relay waits for a lock, say that of an ALTER TABLE, unless the project sets less:
+then the statement fails, is logged and is repeated, where it would hang without a sign."""
 UNLEASED = "claimed_by = NULL, claimed_until = NULL"
 
 

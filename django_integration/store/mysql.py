@@ -6,10 +6,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from django_integration.store.dialect import LOCK_TIMEOUT
 from django_integration.store.two_steps import TwoSteps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from django_integration.store.session import Session
 
 
 BEYOND_BMP = re.compile("[^\x00-\uffff]")
@@ -27,6 +30,9 @@ class MySQL(TwoSteps):
     by_id = " FORCE INDEX (PRIMARY)"
     named = "CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'"
     options = {"connect_timeout": 10}
+
+    def opened(self, session: Session) -> None:
+        session.run(f"SET SESSION lock_wait_timeout = LEAST(@@lock_wait_timeout, {LOCK_TIMEOUT})")
 
     def check(self, wrapper: Any) -> str:
         maria = wrapper.mysql_is_mariadb

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.messages import ClaimedMessage
-from django_integration.store.dialect import OUTBOX, Dialect, Found, Order
+from django_integration.store.dialect import LOCK_TIMEOUT, OUTBOX, Dialect, Found, Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 
 # jit: where a switched-off plan is needed after all, its penalty would look worth compiling.
 PLANNER = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
-FOR_SESSION = "; ".join(f"SET {name} = off" for name in PLANNER)
-FOR_TRANSACTION = "; ".join(f"SET LOCAL {name} = off" for name in PLANNER)
+PATIENCE = (
+    f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}s', {{local}})"
+    " WHERE current_setting('lock_timeout') = '0'"
+)
+FOR_SESSION = "; ".join([*(f"SET {n} = off" for n in PLANNER), PATIENCE.format(local="false")])
+FOR_TRANSACTION = "; ".join(
+    [*(f"SET LOCAL {n} = off" for n in PLANNER), PATIENCE.format(local="true")]
+)
 
 
 class PostgreSQL(Dialect):

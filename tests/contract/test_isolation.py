@@ -6,11 +6,25 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from django.db import connections
 
+from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
 from django_integration.store.session import own_wrapper
 
 LEASE = 300.0
+LOCK_TIMEOUTS = {
+    "postgresql": ("SELECT setting::int / 1000 FROM pg_settings WHERE name = 'lock_timeout'", 20),
+    "mysql": ("SELECT @@lock_wait_timeout", 20),
+}
+LOCKS = {
+    "postgresql": "BEGIN; LOCK TABLE celery_outbox IN ACCESS EXCLUSIVE MODE",
+    "mysql": "LOCK TABLES celery_outbox WRITE",
+}
+IMPATIENT = {
+    "postgresql": {"options": "-c lock_timeout=100"},
+    "mysql": {"init_command": "SET SESSION lock_wait_timeout = 1"},
+}
 
 
 @contextmanager
@@ -59,3 +73,31 @@ def test_a_relay_waits_for_nobody(database, outcome):
     thread.join(20)
     assert finished
     assert done == [None]
+
+
+@pytest.fixture
+def locking(database):
+    if database.vendor == "sqlite":
+        pytest.skip("SQLite's own timeout is an option of Django's")
+    return database
+
+
+def test_a_relay_waits_for_a_lock_only_so_long(locking):
+    store = locking.store()
+    store.claim(1, LEASE, "me")
+    sql, seconds = LOCK_TIMEOUTS[locking.vendor]
+    assert store._session.rows(sql) == [(seconds,)]
+
+
+def test_a_project_that_waits_less_is_followed_and_a_locked_table_is_an_error(locking):
+    settings = connections[locking.alias].settings_dict
+    before, settings["OPTIONS"] = settings["OPTIONS"], IMPATIENT[locking.vendor]
+    other = own_wrapper(locking.alias, {})
+    try:
+        with other.cursor() as cursor:
+            cursor.execute(LOCKS[locking.vendor])
+            with pytest.raises(StoreError, match=r"(?i)lock"):
+                locking.store().claim(1, LEASE, "me")
+    finally:
+        other.close()
+        settings["OPTIONS"] = before
