@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kombu import Exchange, Queue
 
+from tests import helpers
 from tests.poison.test_silent_queues import assert_it_holds_up_its_own_only
-from tests.services import private, programs, recipes
+from tests.services import address, private, programs, recipes
+from tests.services.handshake import HandshakeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,14 +48,24 @@ def second_node(rabbit: Rabbit, home: Path) -> Iterator[Callable[[], None]]:
         process.wait(10)
 
     try:
-        rabbit.ctl("-n", node, "await_startup", "--timeout", "60")
+        helpers.wait_for(lambda: answers(port), 60, (data / "output.log").read_text)
         for command in (["stop_app"], ["join_cluster", rabbit.node], ["start_app"]):
             rabbit.ctl("-n", node, *command)
-        yield kill
+        try:
+            yield kill
+        finally:
+            kill()
+            rabbit.ctl("forget_cluster_node", node)
     finally:
         kill()
-        rabbit.ctl("forget_cluster_node", node)
         shutil.rmtree(data, ignore_errors=True)
+
+
+def answers(port: int) -> bool:
+    try:
+        return bool(address.ask(address.at_port("rabbitmq", port), timeout=2.0))
+    except HandshakeError:
+        return False
 
 
 def test_a_quorum_queue_without_a_majority_holds_up_its_own_messages_only(
