@@ -48,12 +48,13 @@ class WatchedStore(DjangoStore):
 class Bench:
     """One relay, one queue for good messages, and a way to make bad ones."""
 
-    def __init__(self, broker: Broker, **config: Any) -> None:
+    def __init__(self, broker: Broker, conf: dict[str, Any] | None = None, **config: Any) -> None:
         self.broker = broker
         self.prefix = f"open-{uuid4().hex[:8]}"
         self.app = OutboxCelery("poison", broker=broker.url, set_as_current=False)
         self.app.conf.task_default_queue = self.queue = self.name("good")
         self.app.conf.broker_transport_options = broker.options
+        self.app.conf.update(conf or {})
         second = self.name("good-topic")
         self._behind_topic = Queue(second, Exchange(TOPIC, "topic"), routing_key=second)
         self.store = WatchedStore("default")
@@ -141,8 +142,9 @@ class Bench:
         return f"waiting {self.waiting()}, dead {len(self.dead())}, {counts}, {retries}"
 
     def assert_no_retry_spent(self, ids: Sequence[str]) -> None:
-        assert set(self.settled(Retry)) & set(ids) == set()
-        assert set(self.dead()) & set(ids) == set()
+        retried, dead = set(self.settled(Retry)) & set(ids), set(self.dead()) & set(ids)
+        assert not retried, f"{len(retried)} of {len(ids)} spent a retry"
+        assert not dead, f"{len(dead)} of {len(ids)} are dead"
 
     def assert_arrived(self, ids: Sequence[str], most: int = 2) -> int:
         """Each of them, at most so many copies, and nothing else. Returns the extra copies."""

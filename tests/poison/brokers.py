@@ -30,6 +30,12 @@ TOPIC = "open-topic"
 LARGEST = 1024 * 1024
 """Bytes of a message that the private servers take."""
 _HEADROOM = 64 * 1024
+ALLOWED = f"^(?!{FORBIDDEN}).*"
+# RabbitMQ 3 reads the setting per channel, RabbitMQ 4 from a persistent term.
+LIMIT = (
+    f"application:set_env(rabbit, max_message_size, {LARGEST}), "
+    f"persistent_term:put(max_message_size, {LARGEST})"
+)
 
 
 class Broker:
@@ -69,26 +75,48 @@ class Rabbit(Broker):
         self.server = server
         at = f"127.0.0.1:{server.port}//"
         super().__init__(f"amqp://{self.USER}:{self.PASSWORD}@{at}", f"amqp://guest:guest@{at}")
-        self._environment = _environment(server.service)
-        self.ctl("add_user", self.USER, self.PASSWORD)
-        self.allow(write=f"^(?!{FORBIDDEN}).*")
-        self.ctl("set_topic_permissions", self.USER, TOPIC, f"^(?!{FORBIDDEN}).*", ".*")
-        self.eval(
-            f"application:set_env(rabbit, max_message_size, {LARGEST}), "
-            f"persistent_term:put(max_message_size, {LARGEST})."
-        )
+        self.environment = _environment(server.service)
+        self.node = self.environment["RABBITMQ_NODENAME"]
+        self.eval(f"{self._user()}, {LIMIT}.")
 
-    def allow(self, write: str) -> None:
-        self.ctl("set_permissions", self.USER, f"^(?!{FORBIDDEN}).*", write, ".*")
+    def allow(self, write: str = ALLOWED) -> None:
+        self.ctl("set_permissions", self.USER, ALLOWED, write, ".*")
+
+    def limit(self) -> None:
+        """To be said again after a restart."""
+        self.eval(f"{LIMIT}.")
+
+    def _user(self) -> str:
+        """In one go: every rabbitmqctl takes more than a second."""
+        who, rights = f'<<"{self.USER}">>, <<"/">>', f'<<"{ALLOWED}">>'
+        return (
+            'B = rabbit_auth_backend_internal, A = <<"tests">>, '
+            f'B:add_user(<<"{self.USER}">>, <<"{self.PASSWORD}">>, A), '
+            f'B:set_permissions({who}, {rights}, {rights}, <<".*">>, A), '
+            f'B:set_topic_permissions({who}, <<"{TOPIC}">>, {rights}, <<".*">>, A)'
+        )
 
     def ctl(self, *arguments: str) -> str:
         done = subprocess.run(
             [programs.require("rabbitmqctl"), *arguments],
-            env={**os.environ, **self._environment},
+            env={**os.environ, **self.environment},
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def copies(self, name: str) -> Counter[str]:
+        """As above, without a round trip per message."""
+        found: Counter[str] = Counter()
+        with self.admin() as connection:
+            channel = connection.default_channel
+            count = Queue(name)(channel).queue_declare().message_count
+            channel.basic_consume(
+                name, no_ack=True, callback=lambda each: found.update([each.headers["id"]])
+            )
+            while found.total() < count:
+                connection.drain_events(timeout=10)
+        return found
 
     def eval(self, code: str) -> str:
         return self.ctl("eval", code)
@@ -111,6 +139,14 @@ class RedisServer(Broker):
         rights = ("~open*", "~_kombu*", "&/0.open*", "+@all")  # the channel is kombu's, for fanouts
         self.client.execute_command("ACL", "SETUSER", "relay", "reset", "on", ">secret", *rights)
         self.client.config_set("proto-max-bulk-len", LARGEST + _HEADROOM)
+
+    def save(self) -> None:
+        """Have a snapshot written, and wait until that has worked or failed."""
+        self.client.bgsave()
+        helpers.wait_for(lambda: not self._persistence("rdb_bgsave_in_progress"))
+
+    def _persistence(self, field: str) -> Any:
+        return self.client.info("persistence")[field]
 
 
 class Files(Broker):

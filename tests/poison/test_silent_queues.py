@@ -1,0 +1,73 @@
+"""A queue that takes messages and never confirms, or whose declaration is never answered.
+
+A quorum queue without a majority behaves so. Others must not wait for it, nor be sent again and
+again; its own messages are dead in the end, since the broker is there and answers for the rest.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu import Exchange, Queue
+
+from tests.poison.poisons import to_exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.poison.bench import Bench
+    from tests.poison.brokers import Rabbit
+
+pytestmark = pytest.mark.postgresql
+GOOD = 120
+
+
+@contextmanager
+def suspended(rabbit: Rabbit, name: str) -> Iterator[None]:
+    """The process behind a queue answers nobody until the end of the block."""
+    with rabbit.admin() as connection:
+        Queue(name, Exchange(name), name)(connection.default_channel).declare()
+    find = f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{name}">>)), '
+    rabbit.eval(find + "sys:suspend(amqqueue:get_pid(Q)).")
+    try:
+        yield
+    finally:
+        rabbit.eval(find + "sys:resume(amqqueue:get_pid(Q)).")
+
+
+def without_declaration(bench: Bench, name: str) -> str:
+    return to_exchange("", name)(bench)
+
+
+def with_declaration(bench: Bench, name: str) -> str:
+    return bench.call(queue=Queue(name, Exchange(name), name))
+
+
+@pytest.mark.parametrize("send", [without_declaration, with_declaration])
+def test_a_silent_queue_holds_up_its_own_messages_only(
+    bench_on: Callable[..., Bench],
+    rabbit: Rabbit,
+    send: Callable[[Bench, str], str],
+    record_property: Any,
+) -> None:
+    bench = bench_on(rabbit, send_timeout=1.0, start=False)
+    name = bench.name("silent")
+    with suspended(rabbit, name):
+        assert_it_holds_up_its_own_only(bench, lambda: send(bench, name), record_property)
+
+
+def assert_it_holds_up_its_own_only(
+    bench: Bench, send: Callable[[], str], record_property: Callable[[str, Any], None]
+) -> None:
+    good = bench.good(GOOD // 2)
+    bad = [send(), send()]
+    good += bench.good(GOOD // 2)
+    bench.start()
+    bench.wait_until_empty(40)
+    bench.assert_no_retry_spent(good)
+    extra = bench.assert_arrived(good)
+    record_property("extra copies", extra)
+    print(f"extra copies: {extra} of {len(good)}, deferred {bench.deferred} times")
+    assert set(bench.dead()) == set(bad)
