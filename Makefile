@@ -15,7 +15,7 @@ export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
 .PHONY: help test unit lint format bench bench-quick services status services-down venv clean
-.PHONY: chaos demo demo-web docs package matrix
+.PHONY: chaos demo demo-web docs ecosystem package matrix
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort \
@@ -55,6 +55,10 @@ package: $(TOOLS)/.installed ## Build wheel and sdist, check them, run the fast 
 
 matrix: $(TOOLS)/.installed ## The fast tests on all supported versions of Python, Django, Celery
 	@$(TOOLS)/bin/python -m nox --session matrix $(ARGS)
+
+ecosystem: $(TOOLS)/.installed ## Other libraries in real projects, then the page "Works with"; needs Python 3.12
+	@$(TOOLS)/bin/python -m nox --session ecosystem --reuse-venv=yes --error-on-missing-interpreters $(if $(ARGS),-- $(ARGS))
+	@$(TOOLS)/bin/python -m tests.ecosystem
 
 bench: $(STAMP) ## Measure everything; long, and wants an idle machine: docs/benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -1,11 +1,13 @@
 """`make package` and `make matrix`: the package as users get it, on the versions they have.
 
-Tests run in a directory without the two packages, so that only the installed wheel can be imported.
+Their tests run in a directory without the two packages, so that only the installed wheel can be
+imported. `make ecosystem`: the package beside other people's libraries.
 """
 
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import nox
@@ -16,6 +18,9 @@ nox.options.error_on_missing_interpreters = False
 nox.options.envdir = ".venvs/nox"
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+from tests.ecosystem import libraries  # noqa: E402  the tools do not install the tests
+
 # What the tests read besides themselves.
 BESIDES = ["docs", "examples", "tests", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",
            "Makefile", "mkdocs.yml", "CONTRIBUTING.md", "SECURITY.md"]  # fmt: skip
@@ -64,6 +69,21 @@ def matrix(session: nox.Session, celery: str, django: str) -> None:
     run_tests(session, dist, "tests/unit")
     with session.chdir(stage(session) / "examples" / "shop"):
         session.run("python", "-m", "demo", env=clean())
+
+
+def installed(version: str) -> str:
+    """The interpreter of this version; pyenv keeps more of them than it puts on the path."""
+    kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    return str(kept[-1]) if kept else version
+
+
+@nox.session(python=installed(libraries.PYTHON))
+@nox.parametrize("environment", list(libraries.ENVIRONMENTS), ids=list(libraries.ENVIRONMENTS))
+def ecosystem(session: nox.Session, environment: str) -> None:
+    """The scenarios of the libraries that this environment has; they leave their results."""
+    session.install("--editable", str(ROOT), *libraries.requirements(environment))
+    session.run("python", "-m", "pytest", "-q", "tests/ecosystem", *session.posargs,
+                env=clean(ECOSYSTEM=environment))  # fmt: skip
 
 
 def build(session: nox.Session, dist: Path | None = None) -> Path:

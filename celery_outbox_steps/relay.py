@@ -26,6 +26,7 @@ from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import BatchResult, Dead, Deferred, Published, Retry
 from celery_outbox_steps.policy import Breaker, time_passed
 from celery_outbox_steps.publishing import PublishStep
+from celery_outbox_steps.suppression import untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,12 +86,14 @@ class Relay:
         """Whether rows are held that have to be settled or given back."""
         return self._batch is not None or self._ahead is not None
 
+    @untraced
     def run_once(self) -> BatchResult:
         """Settle the batch in hand; without one publish and settle the next, if there is one."""
         if self._batch is None:
             self._take_next()
         return self._finish()
 
+    @untraced
     def settle(self) -> BatchResult:
         """Settle the batch in hand, give back what was not sent. Repeatable until it succeeds."""
         self._drop_ahead()
@@ -162,6 +165,7 @@ class Relay:
         finally:
             helper.join()
 
+    @untraced
     def _take_ahead(self) -> None:
         try:
             ahead = self._claim(self._limit)

@@ -17,6 +17,7 @@ from celery_outbox_steps.events import Journal
 from celery_outbox_steps.policy import IdleSchedule, restart_pause
 from celery_outbox_steps.publishers import Publisher, publisher_for
 from celery_outbox_steps.relay import Relay, new_relay_id
+from celery_outbox_steps.suppression import untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,6 +218,7 @@ class RelayService:
         self._changed.set()
         self.store.wake()
 
+    @untraced
     def _sample(self) -> None:
         if self.journal.measures and monotonic() - self._sampled >= self._config.sample_interval:
             self._sampled = monotonic()

@@ -26,6 +26,7 @@ from celery_outbox_steps.errors import (
 from celery_outbox_steps.metrics import meter_for
 from celery_outbox_steps.service import RelayService
 from celery_outbox_steps.store import load_stores
+from celery_outbox_steps.suppression import untraced
 
 if TYPE_CHECKING:
     from celery_outbox_steps.store import Store
@@ -157,6 +158,7 @@ def _services(worker: Any) -> list[RelayService]:
     ]
 
 
+@untraced
 def _check(store: Store) -> None:
     """Refuse what waiting can't mend. A database that is only away must not keep a worker down."""
     try:

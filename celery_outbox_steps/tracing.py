@@ -33,6 +33,20 @@ def sentry() -> Any:
     return module if module is not None and module.is_initialized() else None
 
 
+def streams(sdk: Any) -> bool:
+    """Newer SDKs can send spans one by one, and then have other functions to start them."""
+    options = sdk.get_client().options
+    experiments = options.get("_experiments") or {}
+    mode = options.get("trace_lifecycle") or experiments.get("trace_lifecycle")
+    return bool(mode == "stream")
+
+
+def samples(sdk: Any) -> bool:
+    """Whether any trace can be sampled; otherwise there is no reason to start one."""
+    options = sdk.get_client().options
+    return options.get("traces_sample_rate") is not None or bool(options.get("traces_sampler"))
+
+
 def structlog() -> Any:
     """The `structlog.contextvars` module where it is loaded, else None."""
     return sys.modules.get("structlog.contextvars")
@@ -41,7 +55,7 @@ def structlog() -> Any:
 def storing(rows: Sequence[Any]) -> AbstractContextManager[Any]:
     """A span around the INSERT, where the caller has one that it can be part of."""
     sdk = sentry()
-    return _NOTHING if sdk is None else _quietly(lambda: _child(sdk, len(rows)))
+    return _NOTHING if sdk is None else entered(lambda: _child(sdk, len(rows)))
 
 
 def around(rows: Sequence[ClaimedMessage]) -> AbstractContextManager[Any]:
@@ -51,9 +65,9 @@ def around(rows: Sequence[ClaimedMessage]) -> AbstractContextManager[Any]:
     if contextvars is not None:
         context = _shared(row.structlog_context for row in rows)
         surroundings.append(lambda: _bound(contextvars, context))
-    if sdk is not None:
+    if sdk is not None and samples(sdk):
         surroundings.append(lambda: _segment(sdk, rows))
-    return _quietly(*surroundings) if surroundings else _NOTHING
+    return entered(*surroundings) if surroundings else _NOTHING
 
 
 def restore(row: ClaimedMessage, message: Message) -> None:
@@ -91,7 +105,7 @@ def capture(error: BaseException, logger_name: str, tags: Mapping[str, str]) -> 
 
 
 @contextmanager
-def _quietly(*makers: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+def entered(*makers: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
     """Enter what can be entered. Other people's tracing must not stop a call or lose a batch."""
     stack = ExitStack()
     with suppress(Exception):
@@ -122,7 +136,7 @@ def _segment(sdk: Any, rows: Sequence[ClaimedMessage]) -> Iterator[None]:
 
 def _started(sdk: Any, headers: dict[str, str]) -> Any:
     op, name = RELAY
-    if _streams(sdk):
+    if streams(sdk):
         sdk.traces.continue_trace(headers)
         return sdk.traces.start_span(name=name, attributes=_attributes(op), parent_span=None)
     transaction = sdk.continue_trace(headers, op=op, name=name, source="task", origin=ORIGIN)
@@ -133,7 +147,7 @@ def _started(sdk: Any, headers: dict[str, str]) -> Any:
 def _child(sdk: Any, count: int) -> Iterator[None]:
     """A span of the caller's, if it has one."""
     op, name = ENQUEUE
-    spans = sdk.traces if _streams(sdk) else sdk
+    spans = sdk.traces if streams(sdk) else sdk
     if spans.get_current_span() is None:
         yield
         return
@@ -150,14 +164,6 @@ def _describe(span: Any, count: int) -> None:
 
 def _attributes(op: str) -> dict[str, str]:
     return {"sentry.op": op, "sentry.origin": ORIGIN}
-
-
-def _streams(sdk: Any) -> bool:
-    """Newer SDKs can send spans one by one, and then have other functions to start them."""
-    options = sdk.get_client().options
-    experiments = options.get("_experiments") or {}
-    mode = options.get("trace_lifecycle") or experiments.get("trace_lifecycle")
-    return bool(mode == "stream")
 
 
 def _continue(headers: dict[str, Any], row: ClaimedMessage) -> None:

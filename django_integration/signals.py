@@ -16,6 +16,7 @@ from django.dispatch import Signal
 
 from celery_outbox_steps.config import read
 from celery_outbox_steps.messages import Dead, Outcome, Published, Retry
+from celery_outbox_steps.suppression import traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,7 +50,7 @@ def emit_settled(outcomes: Sequence[Outcome], sender: Any = None) -> None:
 def emit(signal: Signal, sender: Any, **arguments: Any) -> None:
     """Send to all receivers; an error of one is logged and reaches nobody else."""
     try:
-        answers: list[tuple[Any, Any]] = signal.send_robust(sender, **arguments)
+        answers: list[tuple[Any, Any]] = traced(signal.send_robust, sender, **arguments)
     except Exception as exc:  # noqa: BLE001  Django stumbles over receivers without a __qualname__
         answers = [(signal, exc)]
     for receiver, answer in answers:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import sentry_sdk
 from django.db import transaction
 from sentry_sdk.integrations.celery import CeleryIntegration
+from sentry_sdk.integrations.django import DjangoIntegration
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from celery_outbox_steps import tracing
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.events import Journal
+from tests.docs.pages import DOCS, blocks
+from tests.helpers import wait_for
+from tests.integration.observability.running import count_claims, run_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +102,7 @@ class TestTrace:
         relay = watch(app)
         relay.counted("published", 1)
         (message,) = relay.publisher.published
-        _run(app, message)
+        run_task(app, message)
 
         assert traces([message]) == [trace_id]
         assert [event["contexts"]["trace"]["trace_id"] for event in sentry.transactions] == [
@@ -151,7 +155,7 @@ class TestTrace:
         self, app: Any, watch: Callable[..., Any], make_sentry: Callable[..., Envelopes]
     ) -> None:
         sentry = make_sentry(trace_lifecycle="stream")
-        if not tracing._streams(sentry_sdk):
+        if not tracing.streams(sentry_sdk):
             pytest.skip("this SDK does not stream spans")
         with sentry_sdk.traces.start_span(name="request") as request:
             with transaction.atomic():
@@ -172,9 +176,51 @@ class TestTrace:
         call(app, "shop.ship_order")
         relay.counted("published", 1)
         sent = len(sentry.envelopes)
-        looks = _count_claims(relay)
-        _wait_until(lambda: looks() >= 5)
+        looks = count_claims(relay)
+        wait_for(lambda: looks() >= 5)
         assert len(sentry.envelopes) == sent
+
+    @pytest.mark.parametrize("lifecycle", ["static", "stream"])
+    def test_an_idle_relay_sends_no_spans_of_its_statements(
+        self,
+        app: Any,
+        watch: Callable[..., Any],
+        make_sentry: Callable[..., Envelopes],
+        lifecycle: str,
+    ) -> None:
+        sentry = make_sentry(trace_lifecycle=lifecycle, integrations=[DjangoIntegration()])
+        looks = count_claims(watch(app))
+        wait_for(lambda: looks() >= 5)
+        sentry_sdk.flush()
+        assert sentry.envelopes == []
+
+    def test_without_tracing_a_batch_starts_no_transaction(
+        self,
+        app: Any,
+        watch: Callable[..., Any],
+        make_sentry: Callable[..., Envelopes],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        make_sentry(traces_sample_rate=None)
+        started: list[Any] = []
+        monkeypatch.setattr(sentry_sdk, "isolation_scope", started.append)
+        with transaction.atomic():
+            app.send_task("shop.ship_order")
+        watch(app).counted("published", 1)
+        assert started == []
+
+    def test_a_sampler_can_drop_the_relays_transactions_and_keep_the_tasks(
+        self, app: Any, watch: Callable[..., Any], make_sentry: Callable[..., Envelopes]
+    ) -> None:
+        sentry = make_sentry(traces_sample_rate=None, traces_sampler=documented_sampler())
+        trace_id = call(app, "shop.ship_order")
+        relay = watch(app)
+        relay.counted("published", 1)
+        run_task(app, relay.publisher.published[0])
+        assert [(event["transaction"], event["contexts"]["trace"]["trace_id"])
+                for event in sentry.transactions] == [
+            ("request", trace_id), ("shop.ship_order", trace_id),
+        ]  # fmt: skip
 
     def test_not_initialised_means_no_columns_and_no_headers(
         self, app: Any, watch: Callable[..., Any]
@@ -185,6 +231,14 @@ class TestTrace:
         relay = watch(app)
         relay.counted("published", 1)
         assert "sentry-trace" not in relay.publisher.published[0].headers
+
+
+def documented_sampler() -> Callable[[Any], float]:
+    """The one on the page about tracing, with a rate that leaves nothing to chance."""
+    (block,) = [each for each in blocks(DOCS / "how-to/tracing.md") if "sampler" in each.text]
+    defined: dict[str, Any] = {}
+    exec(block.text.partition("sentry_sdk.init")[0].replace("return 0.1", "return 1.0"), defined)
+    return cast("Callable[[Any], float]", defined["traces_sampler"])
 
 
 class Bug(Exception):
@@ -272,31 +326,3 @@ def test_a_sentry_that_breaks_does_not_stop_the_relay(
     with transaction.atomic():
         app.send_task("shop.ship_order")
     watch(app).counted("published", 1)
-
-
-def _run(app: Any, message: Any) -> None:
-    """The task, from the message's own headers, as a worker's pool would run it."""
-    from celery.app.trace import build_tracer
-
-    task = app.tasks["shop.ship_order"]
-    trace = build_tracer(task.name, task, app=app)
-    request = {**message.headers, "is_eager": True}
-    assert trace(message.headers["id"], [], {}, request).info is None  # what a success leaves
-
-
-def _count_claims(relay: Any) -> Callable[[], int]:
-    counted = [0]
-    claim = relay.store.claim
-
-    def claim_counted(*args: Any) -> Any:
-        counted[0] += 1
-        return claim(*args)
-
-    relay.store.claim = claim_counted
-    return lambda: counted[0]
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    from tests.helpers import wait_for
-
-    wait_for(condition)

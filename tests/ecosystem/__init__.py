@@ -1,0 +1,1 @@
+"""Other people's libraries in real projects, each in a scenario of its own: `make ecosystem`."""

@@ -1,0 +1,82 @@
+"""Flower beside a worker with a relay: it sees the worker and calls tasks through the outbox."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.helpers import wait_for
+from tests.services.private import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.ecosystem.scene import Scene
+
+pytestmark = [
+    pytest.mark.postgresql, pytest.mark.rabbitmq, pytest.mark.redis, pytest.mark.library("flower"),
+]  # fmt: skip
+
+CALLS = 10
+
+
+class Flower:
+    def __init__(self, scene: Scene) -> None:
+        self.port = free_port()
+        scene.stage.environment["FLOWER_UNAUTHENTICATED_API"] = "true"
+        scene.celery("flower", "flower", "--address=127.0.0.1", f"--port={self.port}")
+        wait_for(lambda: self.get("/api/workers?refresh=1"), 40, scene.logs)
+
+    def get(self, path: str) -> Any:
+        with suppress(URLError, ConnectionError), urlopen(self._address(path), timeout=10) as page:
+            return json.load(page)
+        return None
+
+    def call(self, task: str, *args: str) -> bool:
+        """Whether the call was accepted."""
+        body = json.dumps({"args": args}).encode()
+        with suppress(URLError), urlopen(Request(self._address(task), body), timeout=20):
+            return True
+        return False
+
+    def _address(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+
+@pytest.fixture
+def scene(scene_with: Callable[..., Scene]) -> Scene:
+    scene = scene_with()
+    scene.worker()
+    return scene
+
+
+def test_flower_sees_the_worker_and_calls_a_task(scene: Scene) -> None:
+    flower = Flower(scene)
+    assert list(flower.get("/api/workers?refresh=1")) == [scene.stage.workers[0].node]
+    assert flower.call("/api/task/async-apply/note", "called by Flower")
+    scene.wait_for_run("called by Flower")
+
+
+@pytest.mark.xfail(
+    reason="a process that is neither request, worker nor beat keeps a lost session", strict=False
+)
+def test_flower_calls_tasks_again_after_its_database_session_was_lost(scene: Scene) -> None:
+    flower = Flower(scene)
+    assert [flower.call("/api/task/async-apply/note", "before") for _ in range(CALLS)] == [
+        True
+    ] * CALLS
+    scene.stage.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    for _ in range(2 * CALLS):  # each of Flower's threads has a session, and may fail once
+        flower.call("/api/task/async-apply/note", "lost")
+    assert [flower.call("/api/task/async-apply/note", "after") for _ in range(CALLS)] == [
+        True
+    ] * CALLS
+    scene.wait_for_run("after", CALLS)

@@ -1,0 +1,122 @@
+"""OpenTelemetry with its real instrumentations: the relay's own statements make no spans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connection, transaction
+from opentelemetry.instrumentation.celery import CeleryInstrumentor
+from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor
+from opentelemetry.instrumentation.redis import RedisInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from celery_outbox_steps.publishers import publisher_for
+from django_integration.signals import outbox_message_sent
+from tests.helpers import wait_for
+from tests.integration.observability.running import count_claims, run_task
+from tests.proj.databases import redis_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.usefixtures("postgresql")]
+
+
+class Telemetry:
+    """What would be exported."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def request(self) -> Any:
+        return self.provider.get_tracer("tests").start_as_current_span("request")
+
+    @property
+    def spans(self) -> list[Any]:
+        return list(self.exporter.get_finished_spans())
+
+    @property
+    def names(self) -> list[str]:
+        return [span.name for span in self.spans]
+
+    @property
+    def traces(self) -> set[int]:
+        return {span.context.trace_id for span in self.spans}
+
+
+@pytest.fixture
+def telemetry(postgresql: None) -> Iterator[Telemetry]:
+    """Database, Redis and Celery instrumented, as in a worker under `opentelemetry-instrument`."""
+    telemetry = Telemetry()
+    instrumentors: list[Any] = [PsycopgInstrumentor(), RedisInstrumentor(), CeleryInstrumentor()]
+    connection.close()  # the next one is an instrumented one
+    for each in instrumentors:
+        each.instrument(tracer_provider=telemetry.provider, skip_dep_check=True)
+    yield telemetry
+    for each in instrumentors:
+        each.uninstrument()
+    connection.close()
+
+
+def test_an_idle_relay_makes_no_spans(
+    app: Any, watch: Callable[..., Any], telemetry: Telemetry
+) -> None:
+    looks = count_claims(watch(app))
+    wait_for(lambda: looks() >= 5)
+    assert telemetry.names == []
+
+
+@pytest.mark.redis
+def test_a_busy_relay_makes_no_spans_of_its_own(
+    make_app: Callable[..., Any], watch: Callable[..., Any], telemetry: Telemetry
+) -> None:
+    app = make_app(redis_url(), task_default_queue="outbox-opentelemetry")
+    with telemetry.request(), transaction.atomic():
+        for _ in range(5):
+            app.send_task("shop.ship_order")
+    called = telemetry.names
+    relay = watch(app, publisher_factory=publisher_for, config={"batch_size": 2})
+    relay.counted("published", 5)
+    assert telemetry.names == called
+    assert len(telemetry.traces) == 1
+    _forget_queue(app)
+
+
+def test_one_trace_from_the_request_to_the_task(
+    app: Any, watch: Callable[..., Any], telemetry: Telemetry
+) -> None:
+    with telemetry.request(), transaction.atomic():
+        app.tasks["shop.ship_order"].delay()
+    relay = watch(app)
+    relay.counted("published", 1)
+    (message,) = relay.publisher.published
+    run_task(app, message)
+    assert {"request", "apply_async/shop.ship_order", "run/shop.ship_order"} <= set(telemetry.names)
+    assert len(telemetry.traces) == 1
+
+
+def test_receivers_of_the_relays_signals_are_traced_as_before(
+    app: Any, watch: Callable[..., Any], telemetry: Telemetry
+) -> None:
+    def receiver(**_: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("VALUES (1)")
+
+    outbox_message_sent.connect(receiver)
+    try:
+        with transaction.atomic():
+            app.send_task("shop.ship_order")
+        watch(app).counted("published", 1)
+        wait_for(lambda: "VALUES" in telemetry.names, message=lambda: str(telemetry.names))
+    finally:
+        outbox_message_sent.disconnect(receiver)
+
+
+def _forget_queue(app: Any) -> None:
+    with app.connection_for_write() as broker:
+        broker.default_channel.queue_delete(app.conf.task_default_queue)
