@@ -106,7 +106,7 @@ class Journal:
                 rows=result.fenced,
             )
 
-    def failed(self, error: Exception, failures: int, pause: float) -> None:
+    def failed(self, error: BaseException, failures: int, pause: float) -> None:
         """The loop itself failed: the database is away, or there is a bug to be found."""
         self.counters["errors"] += 1
         self.last_error = describe(error)
@@ -131,7 +131,7 @@ class Journal:
             logging.INFO, "celery_outbox_relay_recovered", "relaying again", failures=failures
         )
 
-    def liveness_failed(self, error: OSError) -> None:
+    def liveness_failed(self, error: Exception) -> None:
         """Said once: a full disk must not fill the log as well."""
         if not self.counters["liveness_errors"]:
             self._log(
@@ -192,7 +192,7 @@ class Journal:
             self._meter.timing("publish.latency_ms", mean * 1000, self._tags)
             self._meter.timing("publish.latency_max_ms", longest * 1000, self._tags)
 
-    def _is_news(self, error: Exception, failures: int) -> bool:
+    def _is_news(self, error: BaseException, failures: int) -> bool:
         """Not a database that is just restarting, and not the same error once per tick."""
         if isinstance(error, StoreError) and failures == 1:
             return False
@@ -256,7 +256,7 @@ class Journal:
         text: str,
         *,
         to: logging.Logger = logger,
-        exc_info: Exception | None = None,
+        exc_info: BaseException | None = None,
         **fields: Any,
     ) -> None:
         # The event's name is part of the template: tools group log lines by that.
@@ -274,7 +274,7 @@ def _attempts(outcome: Retry | Dead) -> int:
     return outcome.attempts if isinstance(outcome, Dead) else outcome.message.retries + 1
 
 
-def _location(error: Exception) -> tuple[str, int] | None:
+def _location(error: BaseException) -> tuple[str, int] | None:
     """Where it was raised: file and line of the innermost frame."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:

@@ -8,6 +8,7 @@ no child can be forked (`celery_outbox_steps.forks`).
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -125,10 +126,10 @@ class RelayService:
     @property
     def state(self) -> str:
         """In one word or two, what the relay is doing."""
-        if not self._thread.is_alive():
-            return "stopped" if self._stopping.is_set() else "not started"
         if self._stopping.is_set():
-            return "stopping"
+            return "stopping" if self._thread.is_alive() else "stopped"
+        if not self._thread.is_alive():
+            return "not started" if self._thread.ident is None else "crashed"
         if self._pause_reason is not None:
             return "paused"
         if not self._broker_up.is_set():
@@ -140,13 +141,13 @@ class RelayService:
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self.journal.started(batch_size=self._config.batch_size)
+        self._report(self.journal.started, batch_size=self._config.batch_size)
         while not self._stopping.is_set():
             self._guarded(self._tick)
             self._touch_liveness_file()
         self._wind_down()
         bell.detach(self.store.name, self.store.wake)
-        self.journal.stopped(counters=dict(self.journal.counters))
+        self._report(self.journal.stopped, counters=dict(self.journal.counters))
 
     def _wind_down(self) -> None:
         """One last tick unless there is no time for it; then let go of everything."""
@@ -157,18 +158,23 @@ class RelayService:
         self._guarded(self._relay.close)
 
     def _guarded(self, step: Callable[[], Any]) -> None:
-        """Run a step; whatever it raises is logged and followed by a rest, never by the end."""
+        """Run a step; whatever it raises is reported and followed by a rest, never by the end."""
         try:
             step()
-        except Exception as exc:  # noqa: BLE001  the worker must not go down with the relay
+        except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
             self._failures += 1
             pause = restart_pause(self._failures)
-            self.journal.failed(exc, self._failures, pause)
+            self._report(self.journal.failed, exc, self._failures, pause)
             self._rest(pause)
         else:
-            if self._failures:
-                self.journal.recovered(self._failures)
-                self._failures = 0
+            failures, self._failures = self._failures, 0
+            if failures:
+                self._report(self.journal.recovered, failures)
+
+    def _report(self, event: Callable[..., None], *args: Any, **fields: Any) -> None:
+        """Log handlers and filters are the project's code: they must not end the relay."""
+        with suppress(BaseException):
+            event(*args, **fields)
 
     def _tick(self) -> None:
         self._sample()  # also while the broker is away: that is when the depth matters
@@ -229,5 +235,5 @@ class RelayService:
             self._touched = monotonic()
             try:
                 Path(self._config.liveness_file).touch()
-            except OSError as exc:
-                self.journal.liveness_failed(exc)
+            except (OSError, ValueError) as exc:  # ValueError: a path with a NUL in it
+                self._report(self.journal.liveness_failed, exc)

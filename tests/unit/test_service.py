@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -263,6 +264,34 @@ class TestErrors:
         failures = [each for each in caplog.records if each.event == "celery_outbox_relay_error"]
         assert "trying again in 0.5 s" in failures[0].getMessage()
 
+    @pytest.mark.parametrize("raised", [RuntimeError("no"), SystemExit(1)], ids=repr)
+    def test_a_log_handler_that_raises_does_not_end_the_relay(
+        self, raised: BaseException, bench: Bench
+    ) -> None:
+        class Raising(logging.Handler):
+            def handle(self, record: logging.LogRecord) -> bool:
+                raise raised
+
+        handler = Raising()
+        logging.getLogger("celery_outbox").addHandler(handler)
+        try:
+            bench.store.error = StoreError("away")
+            bench.add()
+            bench.started()
+            wait_for(lambda: bench.counters.get("errors", 0) >= 2, 10)
+            bench.store.error = None
+            bench.wait_until_published(1)
+        finally:
+            logging.getLogger("celery_outbox").removeHandler(handler)
+        wait_for(lambda: bench.service.state == "relaying")
+
+    def test_a_thread_that_ended_by_itself_is_not_called_new(self, bench: Bench) -> None:
+        bench.service._run = lambda: None  # type: ignore[method-assign]
+        bench.service._thread = threading.Thread(target=bench.service._run)
+        bench.started(gate=False)
+        bench.service._thread.join(5)
+        assert bench.service.state == "crashed"
+
     def test_what_was_published_is_settled_even_if_the_broker_is_gone_by_then(
         self, bench: Bench
     ) -> None:
@@ -300,6 +329,13 @@ class TestLiveness:
         bench.store.error = StoreError("away")
         bench.store.wake()
         self._wait_for_touch(file)
+        bench.stop(1)
+
+    def test_a_path_that_can_not_be_one_does_not_end_the_relay(self) -> None:
+        bench = Bench(liveness_file="a\x00b").started()
+        wait_for(lambda: bench.counters.get("liveness_errors", 0) >= 1, 10)
+        bench.add()
+        bench.wait_until_published(1)
         bench.stop(1)
 
     def test_not_touched_while_stuck(self, tmp_path: Path) -> None:
