@@ -38,8 +38,11 @@ class Case(TestCase):
         assert "waiting        1\n" in celery(self.app, "status").output
 
     def drain(self) -> None:
-        assert "1 published" in manage("celery_outbox_drain")
-        assert (queued(self.app), CeleryOutbox.objects.count()) == (1, 0)
+        self.app.conf.outbox_batch_size = 2  # full batches: the relay would claim ahead
+        for _ in range(4):
+            self.app.send_task("case.task")
+        assert "5 published" in manage("celery_outbox_drain")
+        assert (queued(self.app), CeleryOutbox.objects.count()) == (5, 0)
 
     def replay(self) -> None:
         self.settle(Dead, "no")

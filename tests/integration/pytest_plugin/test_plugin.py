@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def tests_of_the_page() -> int:
+def count_of_tests() -> int:
     found = (re.findall(r"^ *def test_", text, re.MULTILINE) for text in snippets().values())
     return sum(map(len, found))
 
 
 def test_every_snippet_of_the_page_works(run: Callable[..., pytest.RunResult]) -> None:
-    assert tests_of_the_page() >= 13
-    run().assert_outcomes(passed=tests_of_the_page())
+    assert count_of_tests() >= 13
+    run().assert_outcomes(passed=count_of_tests())
 
 
 def test_the_failure_says_what_was_sent_instead(
@@ -241,7 +241,7 @@ def test_on_postgresql_inside_of_the_tests_transaction(
     with (project.path / "proj/settings.py").open("a") as file:
         file.write(f"DATABASES = {{'default': {settings!r}}}\n")
     result = run("--create-db")
-    result.assert_outcomes(passed=tests_of_the_page())
+    result.assert_outcomes(passed=count_of_tests())
 
 
 def test_who_does_not_use_it_does_not_even_import_django(project: pytest.Pytester) -> None:
