@@ -31,6 +31,7 @@ SUITES = {
     "acceptance": "real worker processes, killed and starved",
     "canvas": "every kind of canvas, the same as with plain Celery",
     "security": "what a hostile row can't do",
+    "explorer": "every order of events within budgets, on the real relay",
     "chaos": "faults from a seed, and two ledgers to compare",
 }
 SERVICE_MARKS = ("postgresql", "mysql", "rabbitmq", "redis")
