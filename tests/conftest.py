@@ -32,6 +32,7 @@ SUITES = {
     "canvas": "every kind of canvas, the same as with plain Celery",
     "security": "what a hostile row can't do",
     "poison": "one message neither stops nor multiplies the others; outages spend no retry",
+    "explorer": "every order of events within budgets, on the real relay",
     "chaos": "faults from a seed, and two ledgers to compare",
 }
 SERVICE_MARKS = ("postgresql", "mysql", "rabbitmq", "redis")

@@ -28,7 +28,7 @@ STAGES: dict[str, list[str | Path]] = {
     "types": [BIN / "mypy"],
     "imports": [BIN / "lint-imports", "--no-logo"],
 }
-SUITES = ("unit", "services", "contract", "integration", "acceptance", "poison")
+SUITES = ("unit", "services", "contract", "explorer", "integration", "acceptance", "poison")
 NOTHING_RAN = "no tests ran"
 _CLOSING = re.compile(r"^(=+ )?(\d+ [a-z]+|no tests ran).* in [\d.]+s\b")
 
