@@ -41,10 +41,15 @@ def streams(sdk: Any) -> bool:
     return bool(mode == "stream")
 
 
-def samples(sdk: Any) -> bool:
-    """Whether any trace can be sampled; otherwise there is no reason to start one."""
+def samples(sdk: Any, parent: str | None = None) -> bool:
+    """Whether a trace may be sampled, by all that is known before it starts: starting one costs."""
     options = sdk.get_client().options
-    return options.get("traces_sample_rate") is not None or bool(options.get("traces_sampler"))
+    if options.get("traces_sampler"):
+        return True
+    rate = options.get("traces_sample_rate")
+    if rate is None or (parent or "").endswith("-0"):
+        return False
+    return rate > 0 or (parent or "").endswith("-1")
 
 
 def structlog() -> Any:
@@ -65,8 +70,9 @@ def around(rows: Sequence[ClaimedMessage]) -> AbstractContextManager[Any]:
     if contextvars is not None:
         context = _shared(row.structlog_context for row in rows)
         surroundings.append(lambda: _bound(contextvars, context))
-    if sdk is not None and samples(sdk):
-        surroundings.append(lambda: _segment(sdk, rows))
+    parent = _parent(rows) if sdk is not None else None
+    if sdk is not None and samples(sdk, parent and parent.sentry_trace_id):
+        surroundings.append(lambda: _segment(sdk, parent, len(rows)))
     return entered(*surroundings) if surroundings else _NOTHING
 
 
@@ -125,13 +131,18 @@ def entered(*makers: Callable[[], AbstractContextManager[Any]]) -> Iterator[None
 
 
 @contextmanager
-def _segment(sdk: Any, rows: Sequence[ClaimedMessage]) -> Iterator[None]:
+def _segment(sdk: Any, parent: ClaimedMessage | None, count: int) -> Iterator[None]:
     """A transaction of its own, in the callers' trace if they are all in the same one."""
-    shared = _shared(row.sentry_trace_id and row.sentry_trace_id[:32] for row in rows)
-    headers = _trace_headers(rows[0]) if shared else {}
+    headers = {} if parent is None else _trace_headers(parent)
     with sdk.isolation_scope(), _started(sdk, headers) as span:
-        _describe(span, len(rows))
+        _describe(span, count)
         yield
+
+
+def _parent(rows: Sequence[ClaimedMessage]) -> ClaimedMessage | None:
+    """The row whose trace is the one of all of them."""
+    shared = _shared(row.sentry_trace_id and row.sentry_trace_id[:32] for row in rows)
+    return rows[0] if shared else None
 
 
 def _started(sdk: Any, headers: dict[str, str]) -> Any:

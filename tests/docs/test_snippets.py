@@ -2,7 +2,7 @@
 
 They are pieces of a project, so they get the names that such a project has. Functions are defined
 and not called. The README and the tutorial have tests of their own, which run all of it; so do the
-pages on testing and on metrics.
+pages on testing, tracing and metrics.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ELSEWHERE = {
     README,
     DOCS / "tutorial.md",
     DOCS / "how-to" / "testing.md",
+    DOCS / "how-to" / "tracing.md",
     DOCS / "reference" / "metrics.md",
 }
 PYTHON = [

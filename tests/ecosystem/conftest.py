@@ -7,7 +7,7 @@ nothing in this directory is collected.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,17 +29,20 @@ ENVIRONMENT = os.environ.get("ECOSYSTEM")
 if ENVIRONMENT is None:
     collect_ignore_glob = ["test_*.py"]
 _outcomes: dict[str, dict[str, str]] = defaultdict(dict)
+_expected: Counter[str] = Counter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "library(name): the library that the scenario is about")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     ours = [item for item in items if _library(item)]
     gone = [item for item in ours if BY_NAME[_library(item)].environment != ENVIRONMENT]
     config.hook.pytest_deselected(items=gone)
     items[:] = [item for item in items if item not in gone]
+    _expected.update(map(_library, items))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -52,8 +55,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if ENVIRONMENT and _outcomes:
-        results.record(ENVIRONMENT, _outcomes)
+    """A library is judged by all of its scenarios: a run of some of them leaves no result."""
+    whole = {name: done for name, done in _outcomes.items() if len(done) == _expected[name]}
+    if ENVIRONMENT and whole:
+        results.record(ENVIRONMENT, whole)
 
 
 def _library(item: pytest.Item) -> str:

@@ -62,7 +62,7 @@ LIBRARIES = (
     Library(
         ("django-tenants>=3.7", "tenant-schemas-celery>=3"),
         "Keep `django_integration` in `SHARED_APPS` only, so that the rows of all tenants are in"
-        " the public schema, and write `class App(OutboxCelery, TenantCelery)`, in this order.",
+        " the public schema, and combine the classes as `class App(OutboxCelery, TenantCelery)`.",
         caution=True,
     ),
     Library(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def load() -> dict[str, Any]:
 
 
 def record(environment: str, outcomes: dict[str, dict[str, str]]) -> None:
-    """Put what has run into the file. A library is only replaced as a whole."""
+    """Put what has run into the file, in the place of what was there of the same libraries."""
     known = load()
     known["environments"][environment] = {
         "Python": platform.python_version(), "Celery": version("celery"),
@@ -63,26 +63,15 @@ def _row(library: Library, found: dict[str, Any] | None) -> str:
     if found is None:
         return f"| {library.name} | | not tried | {library.note} |"
     versions = "<br>".join(f"{name} {number}" for name, number in found["versions"].items())
-    return (
-        f"| {library.name} | {versions} | {verdict(library, found['scenarios'])} | {library.note} |"
-    )
+    result = verdict(library, found["scenarios"])
+    return f"| {library.name} | {versions} | {result} | {library.note} |"
 
 
 def _environments(known: dict[str, Any]) -> list[str]:
-    there = {
-        name: known["environments"][name] for name in ENVIRONMENTS if name in known["environments"]
-    }
-    return [f"- {name}: " + ", ".join(f"{each} {number}" for each, number in versions.items())
-            for name, versions in there.items()]  # fmt: skip
+    there = [known["environments"][name] for name in ENVIRONMENTS if name in known["environments"]]
+    lists = [", ".join(f"{name} {number}" for name, number in each.items()) for each in there]
+    return [f"- {each}" for each in lists]
 
 
 def _versions(library: Library) -> dict[str, str]:
-    names = [distribution(each) for each in library.requirements]
-    return {name: _installed(name) for name in names}
-
-
-def _installed(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "missing"
+    return {name: version(name) for name in map(distribution, library.requirements)}

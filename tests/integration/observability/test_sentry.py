@@ -194,20 +194,31 @@ class TestTrace:
         sentry_sdk.flush()
         assert sentry.envelopes == []
 
-    def test_without_tracing_a_batch_starts_no_transaction(
+    @pytest.mark.parametrize(
+        ("rate", "sampled", "count"),
+        [(None, None, 0), (0.0, None, 0), (1.0, False, 0), (0.0, True, 1), (1.0, None, 1)],
+        ids=["no tracing", "a rate of 0", "a parent that is not", "a parent that is", "a rate"],
+    )
+    def test_a_transaction_is_started_only_where_it_may_be_sampled(
         self,
         app: Any,
         watch: Callable[..., Any],
         make_sentry: Callable[..., Envelopes],
         monkeypatch: pytest.MonkeyPatch,
+        rate: float | None,
+        sampled: bool | None,
+        count: int,
     ) -> None:
-        make_sentry(traces_sample_rate=None)
-        started: list[Any] = []
-        monkeypatch.setattr(sentry_sdk, "isolation_scope", started.append)
-        with transaction.atomic():
+        make_sentry(traces_sample_rate=rate)
+        with sentry_sdk.start_transaction(name="request", sampled=sampled), transaction.atomic():
             app.send_task("shop.ship_order")
+        started: list[Any] = []
+        start = sentry_sdk.start_transaction
+        monkeypatch.setattr(
+            sentry_sdk, "start_transaction", lambda *args: started.append(args) or start(*args)
+        )
         watch(app).counted("published", 1)
-        assert started == []
+        assert len(started) == count
 
     def test_a_sampler_can_drop_the_relays_transactions_and_keep_the_tasks(
         self, app: Any, watch: Callable[..., Any], make_sentry: Callable[..., Envelopes]
