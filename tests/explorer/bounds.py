@@ -14,7 +14,7 @@ from time import monotonic
 from tests.explorer.search import Choices, plays
 from tests.explorer.world import BATCH, Case, Outcome, World
 
-MEASURES = ("lost", "stolen", "copies", "waiting")
+MEASURES = ("lost", "stolen", "dead", "copies", "waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,13 @@ class Bound:
 
     def allows(self, case: Case) -> dict[str, int]:
         """The most of each measure, in rows."""
-        per_fault = {"lost": 0, "stolen": 0, "copies": self.copies, "waiting": self.waiting}
+        per_fault = {
+            "lost": 0,
+            "stolen": 0,
+            "dead": 0,
+            "copies": self.copies,
+            "waiting": self.waiting,
+        }
         return {name: batches * BATCH * case.faults for name, batches in per_fault.items()}
 
 
@@ -58,9 +64,11 @@ BOUNDS = (
     Bound("pause", relays=2, copies=1, waiting=2, switches=1),
     Bound("database crash", relays=1, copies=0, waiting=0, switches=3),
     Bound("database crash", relays=2, copies=1, waiting=0),
+    Bound("poison", relays=1, copies=1, waiting=0, switches=3),
+    Bound("poison", relays=2, copies=1, waiting=0, switches=1),
+    Bound("killer", relays=1, copies=1, waiting=2, switches=3),
+    Bound("killer", relays=2, copies=1, waiting=2, switches=1),
 )
-NOT_YET = {"lost reply", "pause, 1 relay", "database crash"}
-"""Bounds, by the beginning of their names, that the relay does not keep yet."""
 
 
 @dataclass(slots=True)

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.explorer.bounds import BOUNDS, NOT_YET, Bound, explore
+from tests.explorer.bounds import BOUNDS, Bound, explore
 from tests.explorer.search import Choices, plays
 from tests.explorer.world import Case, Publisher, Session, World
 
 
-def marked(bound: Bound) -> pytest.ParameterSet:
-    pending = str(bound).startswith(tuple(NOT_YET))
-    reason = "the relay does not keep this bound yet"
-    return pytest.param(
-        bound, id=str(bound), marks=[pytest.mark.xfail(strict=True, reason=reason)] * pending
-    )
-
-
-@pytest.mark.parametrize("bound", [marked(bound) for bound in BOUNDS])
+@pytest.mark.parametrize("bound", BOUNDS, ids=str)
 def test_a_fault_costs_no_more_than_promised(bound: Bound) -> None:
     for case in bound.cases:
         assert explore(case).beyond(bound) == []

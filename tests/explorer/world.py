@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_outbox_steps.config import RelayConfig
-from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.errors import Interrupted, StoreError
 from celery_outbox_steps.messages import Message, Receipt
 from celery_outbox_steps.relay import Relay
 from celery_outbox_steps.testing import MemoryStore
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
 BATCH = 2
 LEASE = 300.0
-RELAY_CLOCK = "celery_outbox_steps.relay.monotonic"
-"""The function that tells the relay the time."""
-MOST_JUMPS = 20
+MOST_JUMPS = 40
+BAD_MESSAGE = {"poison": "1", "killer": "1"}
+"""Faults that are a message: it breaks each connection that it is on, or kills each relay."""
 PROCESS_FAULTS = {"kill": "killed", "stop": "stopping", "pause": "paused"}
 """Faults that hit one process before any of its steps. The others come with the call they hit."""
 APP = Celery("explorer", set_as_current=False)
@@ -49,6 +48,10 @@ class Case:
     claim_ahead: bool = True
     lazy: bool = False
 
+    @property
+    def bad_message(self) -> str | None:
+        return BAD_MESSAGE.get(self.fault)
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -61,6 +64,8 @@ class Outcome:
     """Rows that had to wait until a lease ended."""
     stolen: int = 0
     """Rows that were settled under the claim of another relay."""
+    dead: int = 0
+    """Good messages that ended as dead letters."""
     log: list[str] = field(default_factory=list)
 
 
@@ -82,17 +87,17 @@ class World:
 
     def play(self) -> Outcome:
         for number in range(self.case.rows):
-            self.rows.add(options=_options(str(number)))
+            self.rows.add(options=_options(str(number)), task_id=str(number))
         for _ in range(self.case.relays):
             self._start_relay()
-        with (
-            self.stage.threads(),
-            mock.patch(RELAY_CLOCK, self.clock),
-        ):
+        with self.stage.threads():
             self._run()
             self.stage.end()
-        copies = [self.broker[str(number)] for number in range(self.case.rows)]
+        dead = [letter.row.task_id for letter in self.rows.dead_letters.values()]
+        alive = [str(number) for number in range(self.case.rows) if str(number) not in dead]
+        copies = [self.broker[message_id] for message_id in alive]
         self.outcome.lost = copies.count(0) + len(self.rows.rows)
+        self.outcome.dead = sum(message_id != self.case.bad_message for message_id in dead)
         self.outcome.copies = sum(max(0, count - 1) for count in copies)
         return self.outcome
 
@@ -120,6 +125,13 @@ class World:
         self._faults -= 1
         self.outcome.log.append(f"-- {fault}")
         return True
+
+    def kill(self, process: Process) -> None:
+        """Called by an actor of this process: it ends here, and another one takes its place."""
+        self.outcome.log.append(f"-- {process.name} is killed")
+        process.killed = True
+        self._start_relay()
+        self.stage.step()
 
     def crash_database(self) -> None:
         """What was not on disk is forgotten, and every session is broken."""
@@ -188,7 +200,7 @@ class World:
         process = Process(f"relay {self._started}")
         session = Session(self, process)
         self._sessions.append(session)
-        config = RelayConfig(batch_size=BATCH, stale_timeout=LEASE)
+        config = RelayConfig(batch_size=BATCH, stale_timeout=LEASE, max_retries=3)
         relay = Relay(
             APP,
             session,  # type: ignore[arg-type]
@@ -197,6 +209,7 @@ class World:
             process.name,
             hurry=lambda: process.stopping,
             claim_ahead=self.case.claim_ahead,
+            clock=self.clock,
         )
         self.stage.add(process, lambda: self._serve(relay, process))
 
@@ -287,34 +300,40 @@ class Publisher:
         self._world.step(self._process, "begin to publish")
         yield from publish(messages)
 
+    def reachable(self, timeout: float) -> bool:
+        return True
+
     def close(self) -> None:
         """Nothing to close."""
 
     def _one_by_one(self, messages: Iterable[Message]) -> Iterator[Receipt]:
         for position, message in enumerate(messages):
-            away = self._send(message)
-            yield Receipt(position, away)
+            self._send(message)
+            yield Receipt(position)
 
     def _pipeline(self, messages: Iterable[Message]) -> Iterator[Receipt]:
-        written, away = [], None
+        written = []
         for position, message in enumerate(messages):
-            away = away or self._send(message)
+            self._send(message)
             written.append(position)
         self._world.step_alone(self._process, "wait for confirms")
         for position in written:
-            away = away or self._away()
-            yield Receipt(position, away)
+            self._interrupt_or_not()
+            yield Receipt(position)
 
-    def _send(self, message: Message) -> Exception | None:
-        self._world.step_alone(self._process, f"publish {message.headers['id']}")
-        away = self._away()
-        if away is None:
-            self._world.broker[message.headers["id"]] += 1
-        return away
+    def _send(self, message: Message) -> None:
+        message_id = message.headers["id"]
+        self._world.step_alone(self._process, f"publish {message_id}")
+        self._interrupt_or_not()
+        if message_id == self._world.case.bad_message:
+            if self._world.case.fault == "killer":
+                self._world.kill(self._process)
+            raise Interrupted("the connection broke")
+        self._world.broker[message_id] += 1
 
-    def _away(self) -> Exception | None:
-        lost = self._world.strikes("broker away")
-        return ConnectionResetError("the broker is away") if lost else None
+    def _interrupt_or_not(self) -> None:
+        if self._world.strikes("broker away"):
+            raise Interrupted("the connection broke")
 
 
 def _options(message_id: str) -> str:
