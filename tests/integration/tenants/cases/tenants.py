@@ -10,7 +10,7 @@ import pytest
 from celery.contrib.testing.app import setup_default_app
 from celery.contrib.testing.worker import start_worker
 from celery.signals import setup_logging
-from django.db import connection, transaction
+from django.db import ProgrammingError, connection, transaction
 from django_tenants.utils import schema_context
 from tenant_schemas_celery.app import CeleryApp as TenantCelery
 
@@ -121,6 +121,12 @@ def test_a_rollback_in_a_tenants_schema_takes_the_call_with_it(
         app.send_task("tenants.it")
         transaction.set_rollback(True)
     assert status(app)[0]["depth"] == 0
+
+
+def test_without_the_public_schema_in_sight_a_call_raises(app: Any, tenants: list[str]) -> None:
+    connection.set_schema(tenants[0], include_public=False)
+    with pytest.raises(ProgrammingError, match="celery_outbox"), transaction.atomic():
+        app.send_task("tenants.it")
 
 
 def in_tenant_apps(settings: Any) -> None:
