@@ -66,7 +66,8 @@ bench: $(STAMP) ## Measure everything; long, and wants an idle machine: docs/ben
 bench-quick: $(STAMP) ## See that the benchmarks work, a few minutes: build/benchmarks
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 
-chaos: $(STAMP) ## Faults under load: kills, outages, restarts (MINUTES=10 SEED= REPORT=build/chaos)
+chaos: $(STAMP) ## Faults: every order of events on a model, then under load (EXPLORE=3 MINUTES=10 SEED= REPORT=)
+	@$(BIN)/python -m tests.explorer --minutes $(or $(EXPLORE),3)
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) \
 		$(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 

@@ -8,8 +8,11 @@ import re
 import pytest
 
 from tests.docs.pages import DOCS, ROOT, name, pages
+from tests.explorer.bounds import BOUNDS
 
 PAGE = DOCS / "explanation" / "guarantees.md"
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+COST = re.compile(r"^\| `([\w ]+)`: .*? \| (\d+) \| (\d+) \| (\d+) \|", re.MULTILINE)
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -25,6 +28,12 @@ def test_a_named_test_exists(page: str, file: str, test: str) -> None:
 
 
 def test_every_row_names_a_test() -> None:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("|")][2:]
+    tables = TABLE.findall(PAGE.read_text())
+    rows = [line for table in tables for line in table.splitlines()[2:]]
     assert len(rows) >= 9
     assert [row for row in rows if not NAMED.search(row)] == []
+
+
+def test_the_cost_of_each_fault_is_what_the_explorer_allows() -> None:
+    said = [(fault, *map(int, numbers)) for fault, *numbers in COST.findall(PAGE.read_text())]
+    assert said == [(each.fault, each.relays, each.copies, each.waiting) for each in BOUNDS]

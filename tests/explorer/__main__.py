@@ -45,9 +45,8 @@ def _deepen(bound: Bound, until: float) -> Iterator[str]:
 
 def _cases(bound: Bound) -> Iterator[Case]:
     for switches, batches, faults in BUDGETS:
-        if faults == 1 or bound.fault != "none":
-            case = Case(bound.fault, bound.relays, batches * BATCH, faults, switches)
-            yield from variants(case)
+        case = Case(bound.fault, bound.relays, batches * BATCH, faults, switches)
+        yield from variants(case)
 
 
 def _tell(bound: Bound, report: Report) -> None:
