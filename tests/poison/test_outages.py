@@ -180,7 +180,7 @@ def assert_nothing_is_spent(
             30,
             bench.report,
         )
-        assert bench.waiting() == DURING
+        assert bench.waiting() == DURING, bench.report()
     bench.wait_until_empty(40)
     bench.assert_no_retry_spent(ids)
     extra = bench.assert_arrived(ids)

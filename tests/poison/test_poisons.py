@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.poison.bench import Bench
 
 pytestmark = pytest.mark.postgresql
-GOOD = 300
+GOOD = 100
 PER_POISON = 10
 every_case = pytest.mark.parametrize(("poison", "broker"), CASES, ids=IDS)
 
@@ -38,7 +38,7 @@ def test_alone_it_is_dead_with_its_reason(
 def test_among_good_ones_it_costs_them_at_most_one_copy(
     bench_on: Callable[..., Bench], poison: Poison, broker: str, record_property: Any
 ) -> None:
-    bench = bench_on(broker)
+    bench = bench_on(broker, batch_size=20)
     poison.prepare(bench)
     good, bad = mixed(bench, [poison] * (GOOD // PER_POISON))
     assert_only_the_bad_die(bench, good, bad, record_property)

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kombu import Exchange, Queue
 
+from celery_outbox_steps.config import RelayConfig
+from celery_outbox_steps.messages import Deferred, Retry
+from tests import helpers
 from tests.poison.poisons import to_exchange
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.postgresql
 GOOD = 120
+SENT_ALONE = 3
+"""Messages that may have been the ones to find out that a queue is silent."""
 
 
 @contextmanager
@@ -56,6 +61,29 @@ def test_a_silent_queue_holds_up_its_own_messages_only(
     name = bench.name("silent")
     with suspended(rabbit, name):
         assert_it_holds_up_its_own_only(bench, lambda: send(bench, name), record_property)
+
+
+def test_a_queue_that_pauses_costs_no_retry_of_what_was_not_sent(
+    bench_on: Callable[..., Bench], rabbit: Rabbit
+) -> None:
+    """Most apps have one queue: for them a leader election of it is an outage of the broker.
+
+    With the default backoff, so that a row that spent a retry does not arrive in time.
+    """
+    default = RelayConfig()
+    bench = bench_on(
+        rabbit, send_timeout=1.0, start=False,
+        backoff_time=default.backoff_time, max_backoff=default.max_backoff,
+    )  # fmt: skip
+    bench.copies()  # declares the queue
+    with suspended(rabbit, bench.queue):
+        ids = [bench.call("good") for _ in range(120)]
+        bench.start()
+        helpers.wait_for(lambda: bench.settled(Retry, Deferred), 20, bench.report)
+    helpers.wait_for(lambda: bench.waiting() <= SENT_ALONE, 30, bench.report)
+    assert bench.dead() == {}
+    spent = bench.settled(Retry)
+    assert len(spent) <= SENT_ALONE, f"{len(spent)} of {len(ids)} spent a retry"
 
 
 def assert_it_holds_up_its_own_only(
