@@ -50,8 +50,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome: Any = yield
     report = outcome.get_result()
     if report.when == "call" or report.outcome != "passed":
-        known = "known fault" if hasattr(report, "wasxfail") else report.outcome
-        _outcomes[_library(item)][item.name] = known if report.skipped else report.outcome
+        fault = report.skipped and getattr(report, "wasxfail", None)
+        _outcomes[_library(item)][item.name] = f"known fault: {fault}" if fault else report.outcome
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -13,7 +13,11 @@ NEW, OLD = "Celery 5.7", "Celery 5.6"
 
 ENVIRONMENTS = {
     NEW: ("celery[redis]~=5.7.0", "Django~=6.0.0"),
-    OLD: ("celery[redis]~=5.6.0", "Django~=5.2.0"),  # for libraries that refuse a newer Celery
+    OLD: (
+        "celery[redis]~=5.6.0",
+        "kombu<5.7",
+        "Django~=5.2.0",
+    ),  # for libraries that refuse a newer Celery
 }
 HARNESS = ("psycopg[binary]>=3.1", "pytest>=8", "pytest-celery>=1.3", "pytest-django>=4.8",
            "pytest-timeout>=2.3", "msgpack", "PyYAML")  # fmt: skip
@@ -49,8 +53,8 @@ LIBRARIES = (
     Library(("celery-redbeat>=2.3",), "Entries of the settings and of Redis."),
     Library(
         ("django-celery-results>=2.5",),
-        "A chord that is called in a transaction works; with plain Celery it never ends, because"
-        " its counter is not committed when the first task reports.",
+        "A chord that is called in a transaction ends too: its tasks start when its counter is"
+        " committed.",
     ),
     Library(
         ("flower>=2.0",),
@@ -86,9 +90,9 @@ LIBRARIES = (
     ),
     Library(
         ("celery-singleton>=0.3.1",),
-        "The lock is taken at call time, and a rollback leaves it, by default for ever: later"
-        " calls are swallowed. Call such tasks in `transaction.on_commit`, and give the lock an"
-        " expiry (`lock_expiry`).",
+        "The lock is taken at call time, and a rollback leaves it: later calls are swallowed until"
+        " it expires. Call such tasks in `transaction.on_commit`, and give the lock an expiry"
+        " (`lock_expiry`; there is none by default).",
         caution=True,
     ),
     Library(
