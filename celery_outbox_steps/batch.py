@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps.messages import Deferred, Outcome, Published
+from celery_outbox_steps.messages import Outcome, Published
 
 if TYPE_CHECKING:
     from celery_outbox_steps.messages import ClaimedMessage
@@ -26,15 +26,12 @@ class Batch:
         self.unsent = {row.id: row for row in rows}
         """Rows without an outcome, by id."""
         self.has_published = False
+        self.outage = ""
+        """Why the broker counts as away, if it does."""
         self.duration = 0.0
         self.fenced = 0
         """Rows that another relay had taken over before they could be settled."""
         self._unsettled: list[Outcome] = []
-
-    @property
-    def outage(self) -> str:
-        """Why rows were deferred, if any were."""
-        return next((each.error for each in self.outcomes if isinstance(each, Deferred)), "")
 
     def add(self, outcome: Outcome) -> None:
         del self.unsent[outcome.message.id]

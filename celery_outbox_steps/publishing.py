@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps import tracing
 from celery_outbox_steps.classify import describe, is_permanent
 from celery_outbox_steps.envelope import open_envelope
-from celery_outbox_steps.errors import ConfirmTimeout, Interrupted, Outage
+from celery_outbox_steps.errors import Interrupted, Outage
 from celery_outbox_steps.messages import Dead, Deferred, Message, Outcome, Published, Retry
 from celery_outbox_steps.policy import Backoff
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 OUTAGE_DELAY = 1.0
 """Seconds until a row is due again after an outage. The breaker is what keeps the relay calm."""
-STALLED_FOR = 60.0
-"""Seconds in which nothing is sent to a queue that did not answer; then one message tries."""
+REST = 3
+"""A queue that did not answer gets nothing for this many send timeouts; then one message tries."""
 DOUBTS = 3
 """Interrupted messages in a row, with no proof that the broker lives, that make an outage."""
 
@@ -145,7 +145,7 @@ class PublishStep:
             self._stalled.pop(route, None)
         except Interrupted as exc:
             if isinstance(exc.__cause__, TimeoutError):  # a declaration or a confirm
-                self._stalled[route] = self._clock() + STALLED_FOR
+                self._stalled[route] = self._clock() + REST * self._config.send_timeout
             return exc
         except Outage:
             raise
@@ -192,19 +192,19 @@ class PublishStep:
         try:
             message = open_envelope(row, self._now, self._clock() - batch.claimed_at)
             tracing.restore(row, message)
-            resting = self._stalled.get((message.exchange, message.routing_key), 0.0)
+            rest = self._stalled.get((message.exchange, message.routing_key), 0.0) - self._clock()
         except Exception as exc:  # noqa: BLE001  a hostile row stops no other
             batch.add(self._judge(row, exc))
             return None
-        if self._clock() < resting:
-            stalled = "its queue did not answer for a message before it; not sent"
-            batch.add(self._judge(row, ConfirmTimeout(stalled)))
+        if rest > 0:
+            batch.add(Deferred(row, "its queue did not answer for another message", rest))
             return None
         return message
 
     def _defer(self, batch: Batch, rows: Iterable[ClaimedMessage], outage: Outage) -> None:
         for row in rows:
-            batch.add(Deferred(row, str(outage), OUTAGE_DELAY))
+            batch.outage = str(outage)
+            batch.add(Deferred(row, batch.outage, OUTAGE_DELAY))
 
     def _judge(self, row: ClaimedMessage, error: BaseException | None) -> Outcome:
         """What becomes of a row that the broker took (no error) or that failed by itself."""
