@@ -219,7 +219,6 @@ def test_a_task_name_can_not_forge_a_log_line(
     assert [line for line in lines if set(line) & {"\n", "\r", "\x1b"}] == []
 
 
-@pytest.mark.xfail(strict=True, reason="the relay's thread ends, and nothing says so")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_a_receiver_that_ends_the_process_does_not_end_the_relay(
