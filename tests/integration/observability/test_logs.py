@@ -166,9 +166,9 @@ def test_an_idle_relay_is_silent(
     class Counting(DjangoStore):
         claims = 0
 
-        def claim(self, *args: Any) -> Any:
+        def claim(self, *args: Any, **options: Any) -> Any:
             self.claims += 1
-            return super().claim(*args)
+            return super().claim(*args, **options)
 
     from tests.helpers import wait_for
 
