@@ -8,6 +8,7 @@ by text wherever a library has classes. Pure functions of the exception.
 from __future__ import annotations
 
 import errno
+import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def refuses_everything(error: BaseException) -> bool:
     """Whether Redis answered that it takes nothing from anybody: it, or what caused it."""
     return any(
         _redis_names(each) & _REDIS_REFUSALS
-        or ("ResponseError" in _redis_names(each) and str(each).startswith(_REDIS_STATES))
+        or ("ResponseError" in _redis_names(each) and _REDIS_STATES.search(str(each)))
         for each in _chain(error)
     )
 
@@ -61,9 +62,15 @@ def describe(error: BaseException, limit: int = 1000) -> str:
     text = _named(error)
     if error.__cause__ is not None:
         text += f" ({_named(error.__cause__)})"
-    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-    text = text.encode("utf-8", "replace").decode("utf-8")
+    text = printable(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """One line that can't forge another one: control characters and lone surrogates escaped."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _named(error: BaseException) -> str:
@@ -94,8 +101,8 @@ _REDIS_REFUSALS = {
     "MasterDownError",
     "TryAgainError",
 }
-_REDIS_STATES = ("MISCONF", "NOREPLICAS", "NOAUTH")
-"""States of the whole server that redis-py has no class for."""
+_REDIS_STATES = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|NOAUTH)\b")
+"""States of the whole server that redis-py has no class for, also as the answer to a pipeline."""
 _PUBLISH = (60, 40)
 
 

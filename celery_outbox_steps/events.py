@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps import tracing
-from celery_outbox_steps.classify import describe
+from celery_outbox_steps.classify import describe, printable
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import (
     BatchResult,
@@ -263,7 +263,7 @@ class Journal:
         to.log(
             level,
             f"{event}: %s",
-            text,
+            printable(text),
             exc_info=exc_info,
             extra={"event": event, **self._fields, **fields},
         )

@@ -35,6 +35,18 @@ _SEND_TASK = inspect.signature(Celery.send_task)
 _NAME_ARGS_KWARGS = 3
 
 
+class ProducerContext(FallbackContext):  # type: ignore[misc]
+    """Celery's, which before 5.7 keeps what a context gives in the place of the context."""
+
+    def __enter__(self) -> Any:
+        if self.provided is not None:
+            return self.provided
+        context = self.fallback()
+        value = context.__enter__()
+        self._context = context
+        return value
+
+
 class OutboxCelery(DjangoTaskByDefault):
     """Use it in place of `Celery`. Calls are stored; a worker with `--outbox-relay` publishes."""
 
@@ -92,7 +104,7 @@ class OutboxCelery(DjangoTaskByDefault):
         """As Celery's. Groups and chord headers take one producer for all of their sends, which
         makes this the place to gather those: one INSERT per chunk.
         """
-        return FallbackContext(producer, self._acquire_for_many)
+        return ProducerContext(producer, self._acquire_for_many)
 
     @property
     def backend(self) -> Any:

@@ -20,6 +20,7 @@ from django.db import Error, connections, router
 from kombu.utils.json import loads
 
 from celery_outbox_steps import bell, tracing
+from celery_outbox_steps.classify import printable
 from celery_outbox_steps.envelope import Sealed, ascii_text, seal
 from celery_outbox_steps.errors import OutboxError
 from django_integration import context, signals
@@ -146,7 +147,7 @@ class Enqueuer:
                 "celery_outbox_not_in_transaction: %s was called outside of a transaction on "
                 "database %r. It is stored durably, but not together with your data. Said once "
                 "per task name.",
-                task_name,
+                printable(task_name),
                 connection.alias,
                 extra={
                     "event": "celery_outbox_not_in_transaction",

@@ -15,6 +15,7 @@ from typing import Any
 
 from kombu.utils.json import loads
 
+from celery_outbox_steps.classify import printable
 from celery_outbox_steps.envelope import PLAIN_EMBED
 
 logger = logging.getLogger("celery_outbox")
@@ -36,7 +37,7 @@ def redact(
         logger.warning(
             "celery_outbox_redactor_failed: %s for task %s; its arguments are hidden",
             type(exc).__name__,
-            task_name,
+            printable(task_name),
             extra={"event": "celery_outbox_redactor_failed", "task_name": task_name},
         )
         return _text(PLACEHOLDER), _text(PLACEHOLDER)

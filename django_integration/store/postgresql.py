@@ -53,6 +53,7 @@ class PostgreSQL(Dialect):
             AND s.attname = 'due_at'
         WHERE c.oid = 'celery_outbox'::regclass"""
     notifies = True
+    _holds_any_text = True
     # Without them a relay whose server vanished from the network waits for a quarter of an hour.
     options = {
         "connect_timeout": 10,
@@ -74,6 +75,7 @@ class PostgreSQL(Dialect):
         # A pooler makes up the process id that it tells its clients at startup.
         (actual,) = session.rows("SELECT pg_backend_pid()")[0]
         self.pooled = actual != session.raw.info.backend_pid
+        self._holds_any_text = session.raw.info.parameter_status("server_encoding") == "UTF8"
         if not self.pooled:
             session.run(FOR_SESSION)
 
@@ -91,6 +93,10 @@ class PostgreSQL(Dialect):
             return False
         # psycogreen and its like install a callback that waits cooperatively.
         return driver.extensions.get_wait_callback() is None
+
+    def text(self, text: str) -> str:
+        clean = super().text(text)
+        return clean if self._holds_any_text else clean.encode("ascii", "backslashreplace").decode()
 
     def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
         return "id = ANY(%s)", [list(ids)]

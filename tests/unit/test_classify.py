@@ -58,6 +58,7 @@ REFUSES_EVERYTHING = [
     redis_errors.OutOfMemoryError("OOM"),
     redis_errors.ResponseError("MISCONF Redis is configured to save RDB snapshots"),
     redis_errors.ResponseError("NOREPLICAS Not enough good replicas to write."),
+    redis_errors.ResponseError("Command # 1 (SADD x) of pipeline caused error: NOREPLICAS Not"),
     caused(Interrupted("uncertain"), redis_errors.ReadOnlyError("replica")),
 ]
 PERMANENT = [
@@ -153,12 +154,12 @@ def test_describe_names_class_message_and_cause() -> None:
     assert describe(error) == "OperationalError: uncertain (OSError: gone)"
 
 
-@pytest.mark.parametrize("text", ["a\x00b", "\ud83d alone", "x" * 5000, "", "äöü🎈"])
+@pytest.mark.parametrize("text", ["a\x00b", "\ud83d alone", "x" * 5000, "", "äöü🎈", "two\nlines"])
 def test_describe_fits_a_text_column(text: str) -> None:
     described = describe(ValueError(text))
     assert described.startswith("ValueError: ")
     assert len(described) <= 1000
-    assert "\x00" not in described
+    assert described.isprintable()
     assert described.encode("utf-8")
 
 

@@ -86,7 +86,7 @@ def break_everything(app: Any, watch: Callable[..., Any]) -> None:
         publisher.error = RuntimeError("the publisher is broken")
         call("shop.exploding")
         relay.counted("failed", 2)
-        publisher.error = ConnectionResetError("gone")
+        publisher.error, publisher.down = None, ConnectionResetError("gone")
         call("shop.away")
         relay.counted("deferred", 1)
         relay.stop()
