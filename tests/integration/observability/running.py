@@ -23,9 +23,9 @@ def count_claims(relay: Any) -> Callable[[], int]:
     counted = [0]
     claim = relay.store.claim
 
-    def claim_counted(*args: Any) -> Any:
+    def claim_counted(*args: Any, **options: Any) -> Any:
         counted[0] += 1
-        return claim(*args)
+        return claim(*args, **options)
 
     relay.store.claim = claim_counted
     return lambda: counted[0]

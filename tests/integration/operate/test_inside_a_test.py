@@ -45,7 +45,7 @@ class Case(TestCase):
         assert (queued(self.app), CeleryOutbox.objects.count()) == (5, 0)
 
     def replay(self) -> None:
-        self.settle(Dead, "no")
+        self.settle(Dead, "no", 1)
         assert "1 dead" in manage("celery_outbox_replay_dead_letter", "--all")
         assert CeleryOutbox.objects.due().count() == 1
         assert CeleryOutboxDeadLetter.objects.count() == 0
@@ -53,7 +53,7 @@ class Case(TestCase):
     def purge(self) -> None:
         self.settle(Published)
         self.app.send_task("case.task")
-        self.settle(Dead, "no")
+        self.settle(Dead, "no", 1)
         hour_ago = timezone.now() - timedelta(hours=1)
         CeleryOutbox.objects.update(published_at=hour_ago)
         CeleryOutboxDeadLetter.objects.update(dead_at=hour_ago)
