@@ -33,6 +33,11 @@ class Batch:
         """Rows that another relay had taken over before they could be settled."""
         self._unsettled: list[Outcome] = []
 
+    @property
+    def may_kill(self) -> bool:
+        """Whether a row may kill the relay. The publish step then uses the Store as well."""
+        return any(row.orphaned or row.oversized for row in self.rows)
+
     def add(self, outcome: Outcome) -> None:
         del self.unsent[outcome.message.id]
         self.outcomes.append(outcome)

@@ -145,13 +145,19 @@ class PublishStep:
             self._stalled.pop(route, None)
         except Interrupted as exc:
             if isinstance(exc.__cause__, TimeoutError):  # a declaration or a confirm
-                self._stalled[route] = self._clock() + REST * self._config.send_timeout
+                self._let_rest(route)
             return exc
         except Outage:
             raise
         except Exception as exc:  # noqa: BLE001  whatever a message provokes is its own failure
             batch.add(self._judge(row, exc))
         return None
+
+    def _let_rest(self, route: tuple[str, str]) -> None:
+        now, rest = self._clock(), REST * self._config.send_timeout
+        # A queue that was never used again must not be remembered for ever.
+        self._stalled = {each: end for each, end in self._stalled.items() if end > now - 10 * rest}
+        self._stalled[route] = now + rest
 
     def _begin(self, batch: Batch, row: ClaimedMessage) -> ClaimedMessage | None:
         """Where an attempt may kill the relay, settle what is decided and count the attempt first.

@@ -154,8 +154,12 @@ class Relay:
 
     @contextmanager
     def _claiming_ahead(self, batch: Batch) -> Iterator[None]:
-        """Claim the next batch while the block runs, if there is surely one."""
-        if not self._claim_ahead or not batch.full or self.breaker.is_open or self._hurry():
+        """Claim the next batch while the block runs, if there is surely one.
+
+        Not beside rows that may kill the relay: the Store is used by one thread at a time.
+        """
+        useful = self._claim_ahead and batch.full and not self.breaker.is_open
+        if not useful or batch.may_kill or self._hurry():
             yield
             return
         helper = Thread(target=self._take_ahead, name="outbox-relay-claim", daemon=True)

@@ -644,6 +644,17 @@ class TestClaimAhead:
         assert len(bench.publisher.published) == 2
         assert bench.store.rows == {}
 
+    def test_nothing_is_claimed_ahead_beside_rows_that_may_kill_the_relay(self) -> None:
+        """The publish step settles and begins then, and the Store is used by one thread."""
+        seen: list[int] = []
+        bench = self.bench(Meanwhile(lambda: seen.append(bench.leased)), stale_timeout=20)
+        bench.add(2)
+        bench.store.claim(2, 1, "dead relay")
+        bench.clock.now += 2
+        bench.add(2)
+        assert bench.tick().published == 2
+        assert seen == [2]
+
     def test_an_outage_gives_it_back_at_once(self) -> None:
         bench = self.bench()
         bench.add(5)
