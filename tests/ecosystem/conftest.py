@@ -50,8 +50,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome: Any = yield
     report = outcome.get_result()
     if report.when == "call" or report.outcome != "passed":
-        fault = report.skipped and getattr(report, "wasxfail", None)
-        _outcomes[_library(item)][item.name] = f"known fault: {fault}" if fault else report.outcome
+        _outcomes[_library(item)][item.name] = report.outcome
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -59,14 +59,15 @@ LIBRARIES = (
     Library(
         ("flower>=2.0",),
         "Calls from its API are stored by Flower's own process, which therefore needs the"
-        " project's settings and its database.",
+        " project's settings and its database. A call that meets a lost session fails, the next"
+        " one is stored.",
         caution=True,
     ),
     Library(("django-structlog[celery]>=9",), "Tasks have the request's id, as with plain Celery."),
     Library(
         ("django-tenants>=3.7", "tenant-schemas-celery>=3"),
         "Keep `django_integration` in `SHARED_APPS` only, so that the rows of all tenants are in"
-        " the public schema, and combine the classes as `class App(OutboxCelery, TenantCelery)`.",
+        " the public schema; see [multi-tenancy](multi-tenancy.md).",
         caution=True,
     ),
     Library(

@@ -14,7 +14,6 @@ from tests.ecosystem.libraries import BY_NAME, ENVIRONMENTS, LIBRARIES, Library,
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS = DOCS / "ecosystem" / "results.json"
 PAGE = DOCS / "how-to" / "works-with.md"
-KNOWN = "known fault: "
 MARK = re.compile(r"(<!-- generated:ecosystem -->\n).*(<!-- end -->)", re.DOTALL)
 
 
@@ -52,19 +51,9 @@ def table(known: dict[str, Any]) -> str:
     return "\n".join([*_environments(known), "", *head, *rows])
 
 
-def faults(scenarios: dict[str, str]) -> list[str]:
-    """Everything that is not as it should be, known or not."""
-    return [outcome for outcome in scenarios.values() if outcome != "passed"]
-
-
-def is_known(fault: str) -> bool:
-    return fault.startswith(KNOWN)
-
-
 def verdict(library: Library, scenarios: dict[str, str]) -> str:
-    found = faults(scenarios)
-    if found:
-        return "works in part" if all(map(is_known, found)) else "**fails**"
+    if set(scenarios.values()) != {"passed"}:
+        return "**fails**"
     return "works with care" if library.caution else "works"
 
 
@@ -73,9 +62,8 @@ def _row(library: Library, found: dict[str, Any] | None) -> str:
         return f"| {library.name} | | not tried | {library.note} |"
     own, *others = found["versions"].items()
     versions = "<br>".join([own[1], *(f"{name} {number}" for name, number in others)])
-    known = [f"K{fault[1:]}." for fault in faults(found["scenarios"]) if is_known(fault)]
-    result, note = verdict(library, found["scenarios"]), " ".join([library.note, *known])
-    return f"| {library.name} | {versions} | {result} | {note} |"
+    result = verdict(library, found["scenarios"])
+    return f"| {library.name} | {versions} | {result} | {library.note} |"
 
 
 def _environments(known: dict[str, Any]) -> list[str]:

@@ -66,9 +66,6 @@ def test_flower_sees_the_worker_and_calls_a_task(scene: Scene) -> None:
     scene.wait_for_run("called by Flower")
 
 
-@pytest.mark.xfail(
-    reason="a process that is neither request, worker nor beat keeps a lost session", strict=False
-)
 def test_flower_calls_tasks_again_after_its_database_session_was_lost(scene: Scene) -> None:
     flower = Flower(scene)
     assert flower.calls("before", CALLS)

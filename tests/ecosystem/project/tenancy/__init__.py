@@ -1,1 +1,0 @@
-"""The Django app of the tenants."""
