@@ -349,23 +349,28 @@ def nearest(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
 
 
+def _default(name: str) -> Any:
+    """The default of a setting, which stands in the table and only there."""
+    return BY_NAME[name].default
+
+
 @dataclass(frozen=True, slots=True)
 class RelayConfig:
     """What the relay runs with. Times in seconds."""
 
-    batch_size: int = 500
-    idle_time: float = 1.0
-    backoff_time: float = 120.0
-    max_backoff: float = 3600.0
-    max_retries: int = 5
-    stale_timeout: float = 300.0
-    send_timeout: float = 10.0
-    shutdown_timeout: float = 30.0
-    broker_outage_cooldown: float = 30.0
-    liveness_file: str | None = None
-    declare: bool = True
-    sample_interval: float = 15.0
-    log_tracebacks: bool = True
+    batch_size: int = _default("batch_size")
+    idle_time: float = _default("idle_time")
+    backoff_time: float = _default("backoff_time")
+    max_backoff: float = _default("max_backoff")
+    max_retries: int = _default("max_retries")
+    stale_timeout: float = _default("stale_timeout")
+    send_timeout: float = _default("send_timeout")
+    shutdown_timeout: float = _default("shutdown_timeout")
+    broker_outage_cooldown: float = _default("broker_outage_cooldown")
+    liveness_file: str | None = _default("liveness_file")
+    declare: bool = _default("declare")
+    sample_interval: float = _default("sample_interval")
+    log_tracebacks: bool = _default("log_tracebacks")
 
     @classmethod
     def from_app(cls, app: Any) -> RelayConfig:

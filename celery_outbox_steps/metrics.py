@@ -52,7 +52,7 @@ METRICS = {
     ),
     "batch.size": Metric("gauge", ("database",), "Rows of the last batch."),
     "batch.duration_ms": Metric(
-        "timing", ("database",), "From the claim to the settle of a batch."
+        "timing", ("database",), "From the claim of a batch to the last answer of the broker."
     ),
     "publish.latency_ms": Metric(
         "timing", ("database",), "From storing a row to the broker's confirm: mean of a batch."
