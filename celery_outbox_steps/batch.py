@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps.messages import Outcome, Published
+from celery_outbox_steps.messages import Deferred, Outcome, Published
 
 if TYPE_CHECKING:
     from celery_outbox_steps.messages import ClaimedMessage
@@ -20,12 +20,12 @@ class Batch:
         self.rows = rows
         self.claimed_at = claimed_at
         self.send_before = claimed_at + lease
-        """After this moment the lease may have expired, so nothing more is sent."""
+        """After this moment the lease may have expired: by then everything is sent and answered."""
         self.full = full
         self.outcomes: list[Outcome] = []
         self.unsent = {row.id: row for row in rows}
         """Rows without an outcome, by id."""
-        self.has_published = False
+        self.published = 0
         self.outage = ""
         """Why the broker counts as away, if it does."""
         self.duration = 0.0
@@ -36,13 +36,20 @@ class Batch:
     @property
     def may_kill(self) -> bool:
         """Whether a row may kill the relay. The publish step then uses the Store as well."""
-        return any(row.orphaned or row.oversized for row in self.rows)
+        return any(row.may_kill for row in self.rows)
 
     def add(self, outcome: Outcome) -> None:
         del self.unsent[outcome.message.id]
         self.outcomes.append(outcome)
         self._unsettled.append(outcome)
-        self.has_published = self.has_published or isinstance(outcome, Published)
+        self.published += isinstance(outcome, Published)
+
+    def keep_orphans_apart(self) -> None:
+        """Rows of a dead relay that were not sent are deferred and not given back, which would
+        make them look new: the one that killed it must not share a batch again.
+        """
+        for row in [row for row in self.unsent.values() if row.orphaned]:
+            self.add(Deferred(row, "its relay ended without a result", 0.0))
 
     def settle(self, store: Store, relay_id: str) -> None:
         """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""

@@ -35,6 +35,16 @@ class ClaimedMessage(NamedTuple):
     oversized: bool = False
     """The contents alone exceed what a claim may bring. `Store.begin()` loads them."""
 
+    @property
+    def may_kill(self) -> bool:
+        """Whether it may have killed a relay, or may by its size."""
+        return self.orphaned or self.oversized
+
+    @property
+    def has_history(self) -> bool:
+        """Whether an earlier attempt makes it a suspect, so that it shares no pipeline."""
+        return self.attempted or self.may_kill
+
 
 CONTENTS = ("args", "kwargs", "options", "payload")
 """The fields that hold the message, and that may be large."""

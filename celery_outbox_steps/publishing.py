@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps import tracing
 from celery_outbox_steps.classify import describe, is_permanent
 from celery_outbox_steps.envelope import open_envelope
-from celery_outbox_steps.errors import Interrupted, Outage
+from celery_outbox_steps.errors import Interrupted, Outage, StoreError
 from celery_outbox_steps.messages import Dead, Deferred, Message, Outcome, Published, Retry
 from celery_outbox_steps.policy import Backoff
 
@@ -33,6 +33,8 @@ REST = 3
 """A queue that did not answer gets nothing for this many send timeouts; then one message tries."""
 DOUBTS = 3
 """Interrupted messages in a row, with no proof that the broker lives, that make an outage."""
+STEPS = 8
+"""Answers that a tick may have to wait for one after the other, before it can settle."""
 
 
 class PublishStep:
@@ -67,91 +69,96 @@ class PublishStep:
         if self._hurry():
             return
         self._jitter, self._now = random.random(), self._app.now()  # noqa: S311
-        suspects = [row for row in batch.rows if _has_history(row)]
-        fresh = [row for row in batch.rows if not _has_history(row)]
         try:
-            interruption = self._publish_together(batch, fresh, suspects)
-            interrupted = [row for row in fresh if interruption and row.id in batch.unsent]
-            self._publish_alone(batch, interrupted + suspects)
+            alone = self._publish_together(batch)
+            self._publish_alone(batch, alone)
         except Outage as outage:
-            self._defer(batch, list(batch.unsent.values()), outage)
+            batch.outage = str(outage)
+            self._defer(batch, list(batch.unsent.values()), batch.outage)
         else:
-            if interruption is not None:  # what there was no time to send alone
-                left = [row for row in interrupted if row.id in batch.unsent]
-                self._defer(batch, left, interruption)
+            left = [row for row in alone if row.id in batch.unsent and not self._hurry()]
+            self._defer(batch, left, "there was no time to send it alone")
 
-    def _publish_together(
-        self, batch: Batch, rows: list[ClaimedMessage], suspects: list[ClaimedMessage]
-    ) -> Interrupted | None:
-        """In one go. Rows for a queue that stalled before join the suspects instead."""
+    def _publish_together(self, batch: Batch) -> list[ClaimedMessage]:
+        """Publish the rows without a history in one go. Returns those that have to go alone."""
+        fresh = [row for row in batch.rows if not row.has_history]
         opened: list[ClaimedMessage] = []
-        messages = self._opened(batch, rows, opened, suspects)
+        held_back: list[ClaimedMessage] = []
+        messages = self._opened(batch, fresh, opened, held_back)
         try:
-            for position, error in self._publisher.publish(messages, self._config.send_timeout):
+            for position, error in self._publisher.publish(messages, self._patience(batch)):
                 batch.add(self._judge(opened[position], error))
                 if self._publisher.lazy and self._hurry():
-                    return None
-        except Interrupted as exc:
-            return exc
-        except Outage:
-            raise
-        except Exception as exc:  # noqa: BLE001  a message that trips a publisher; alone it is found
-            return _interrupted(exc)
-        return None
+                    return []
+        except Outage as exc:
+            if not isinstance(exc, Interrupted):
+                raise
+            held_back = [row for row in fresh if row.id in batch.unsent]
+        except Exception:  # noqa: BLE001  a message that trips a publisher; alone it is found
+            held_back = [row for row in fresh if row.id in batch.unsent]
+        return held_back + [row for row in batch.rows if row.has_history]
 
     def _publish_alone(self, batch: Batch, rows: list[ClaimedMessage]) -> None:
-        """One by one, each with a confirm of its own, as long as there is time."""
-        patience = self._config.send_timeout / 2
-        end = min(self._clock() + self._config.send_timeout, batch.send_before - patience)
+        """One by one, each with a confirm of its own, as long as there is time.
+
+        A row that is interrupted while the broker answers is the cause. Where a transport can't
+        tell, it is the cause if a row after it gets through; of several with none after them, one.
+        """
+        end = self._clock() + self._config.send_timeout
         doubtful: list[tuple[ClaimedMessage, Interrupted]] = []
         for row in rows:
             if self._hurry() or self._clock() >= end or len(doubtful) == DOUBTS:
                 break
-            error = self._try_alone(batch, row, patience)
-            if error is None:
-                continue
-            if batch.has_published or self._publisher.reachable(patience):
-                self._try_again(batch, row, error, patience)
-            else:
+            published = batch.published
+            error = self._try_alone(batch, row)
+            if error is None and batch.published > published:
+                self._try_again(batch, doubtful)
+            elif error is not None and self._publisher.reachable(self._patience(batch) / 2):
+                self._try_again(batch, [(row, error)])
+            elif error is not None:
                 doubtful.append((row, error))
-        for row, error in doubtful:
-            if not batch.has_published:
-                raise error
-            self._try_again(batch, row, error, patience)
+        if doubtful:
+            self._try_again(batch, doubtful[:1] if batch.published else [])
+            raise doubtful[0][1]
 
-    def _try_again(
-        self, batch: Batch, row: ClaimedMessage, error: Interrupted, patience: float
-    ) -> None:
-        """Blame a row that is interrupted twice while the broker lives. Once may be bad luck: the
+    def _try_again(self, batch: Batch, doubtful: list[tuple[ClaimedMessage, Interrupted]]) -> None:
+        """Blame rows that are interrupted twice while the broker lives. Once may be bad luck: the
         connection may have been doomed by the message before.
         """
-        if not isinstance(error.__cause__, TimeoutError):
-            again = self._try_alone(batch, row, patience)
-            if again is None:
-                return
-            error = again
-        batch.add(self._judge(row, error.__cause__ or error))
+        for row, first in doubtful:
+            silent = isinstance(first.__cause__, TimeoutError)  # no use to wait once more
+            error = first if silent else self._try_alone(batch, row)
+            if error is not None:
+                batch.add(self._judge(row, error.__cause__ or error))
+        doubtful.clear()
 
-    def _try_alone(self, batch: Batch, row: ClaimedMessage, patience: float) -> Interrupted | None:
+    def _try_alone(self, batch: Batch, row: ClaimedMessage) -> Interrupted | None:
         """Publish one row. Returns the interruption that it met, or perhaps caused."""
-        whole = self._begin(batch, row)
-        message = self._open(batch, whole) if whole is not None else None
+        message = self._open_whole(batch, row)
         if message is None:
             return None
         route = message.exchange, message.routing_key
         try:
-            for _, error in self._publisher.publish([message], patience):
+            for _, error in self._publisher.publish([message], self._patience(batch)):
                 batch.add(self._judge(row, error))
             self._stalled.pop(route, None)
-        except Interrupted as exc:
+        except Outage as exc:
+            if row.id not in batch.unsent:
+                return None  # it was answered; something after it was interrupted
+            if not isinstance(exc, Interrupted):
+                raise
             if isinstance(exc.__cause__, TimeoutError):  # a declaration or a confirm
                 self._let_rest(route)
             return exc
-        except Outage:
-            raise
         except Exception as exc:  # noqa: BLE001  whatever a message provokes is its own failure
             batch.add(self._judge(row, exc))
         return None
+
+    def _patience(self, batch: Batch) -> float:
+        """Seconds for one answer: `send_timeout`, or less if all that may follow would not fit into
+        the lease.
+        """
+        return min(self._config.send_timeout, (batch.send_before - self._clock()) / STEPS)
 
     def _let_rest(self, route: tuple[str, str]) -> None:
         now, rest = self._clock(), REST * self._config.send_timeout
@@ -159,34 +166,45 @@ class PublishStep:
         self._stalled = {each: end for each, end in self._stalled.items() if end > now - 10 * rest}
         self._stalled[route] = now + rest
 
-    def _begin(self, batch: Batch, row: ClaimedMessage) -> ClaimedMessage | None:
-        """Where an attempt may kill the relay, settle what is decided and count the attempt first.
+    def _open_whole(self, batch: Batch, row: ClaimedMessage) -> Message | None:
+        """The message of a row that goes alone. None if the row is not to be sent now.
 
-        Then only this row remembers it. None if there is nothing to send.
+        Where an attempt may kill the relay, what is decided is settled and the attempt is counted
+        first: then only this row remembers it.
         """
-        if not row.orphaned and not row.oversized:
-            return row
-        if row.orphaned and row.retries >= max(1, self._config.max_retries):
-            reason = f"its relay ended without a result, {row.retries} times"
+        if not row.may_kill:
+            return self._open(batch, row)
+        if row.retries >= max(1, self._config.max_retries):
+            reason = f"its relay ended without a result; {row.retries} attempts in all"
             batch.add(Dead(row, reason, row.retries))
             return None
         batch.settle(self._store, self._relay_id)
-        return self._store.begin(row, self._relay_id)
+        try:
+            whole = self._store.begin(row, self._relay_id)
+        except StoreError:
+            raise
+        except Exception as exc:  # noqa: BLE001  such as a MemoryError: the row is too large
+            batch.add(self._judge(row, exc))
+            return None
+        return self._open(batch, whole) if whole is not None else None
 
     def _opened(
         self,
         batch: Batch,
         rows: Iterable[ClaimedMessage],
         opened: list[ClaimedMessage],
-        suspects: list[ClaimedMessage],
+        held_back: list[ClaimedMessage],
     ) -> Iterator[Message]:
-        """The messages, each made when the publisher takes it: all of them at once are large."""
+        """The messages, each made when the publisher takes it: all of them at once are large.
+
+        Held back are rows for a queue that stalled before.
+        """
         for row in rows:
             message = self._open(batch, row)
             if message is None:
                 continue
             if (message.exchange, message.routing_key) in self._stalled:
-                suspects.append(row)
+                held_back.append(row)
                 continue
             opened.append(row)
             yield message
@@ -207,10 +225,9 @@ class PublishStep:
             return None
         return message
 
-    def _defer(self, batch: Batch, rows: Iterable[ClaimedMessage], outage: Outage) -> None:
+    def _defer(self, batch: Batch, rows: Iterable[ClaimedMessage], reason: str) -> None:
         for row in rows:
-            batch.outage = str(outage)
-            batch.add(Deferred(row, batch.outage, OUTAGE_DELAY))
+            batch.add(Deferred(row, reason, OUTAGE_DELAY))
 
     def _judge(self, row: ClaimedMessage, error: BaseException | None) -> Outcome:
         """What becomes of a row that the broker took (no error) or that failed by itself."""
@@ -220,13 +237,3 @@ class PublishStep:
         if is_permanent(error) or attempts >= self._config.max_retries:
             return Dead(row, reason, attempts)
         return Retry(row, reason, self._backoff.delay(row.retries, self._jitter))
-
-
-def _has_history(row: ClaimedMessage) -> bool:
-    return row.attempted or row.orphaned or row.oversized
-
-
-def _interrupted(error: Exception) -> Interrupted:
-    interruption = Interrupted(describe(error))
-    interruption.__cause__ = error
-    return interruption

@@ -107,8 +107,8 @@ class Relay:
     def _take_next(self) -> None:
         # In hand from now on: if anything below raises, the next tick gives the rows back.
         batch = self._batch = self._next()
-        if batch is None or self._clock() >= batch.send_before:
-            return
+        if batch is None or self._clock() + self._config.send_timeout >= batch.send_before:
+            return  # the claim waited for a lock, or the process was frozen
         with tracing.around(batch.rows), self._claiming_ahead(batch):
             self._publish.run(batch)
         batch.duration = self._clock() - batch.claimed_at
@@ -120,6 +120,7 @@ class Relay:
         batch = self._batch
         if batch is None:
             return BatchResult()
+        batch.keep_orphans_apart()
         try:
             batch.settle(self._store, self._relay_id)
             if batch.unsent:
@@ -163,7 +164,11 @@ class Relay:
             yield
             return
         helper = Thread(target=self._take_ahead, name="outbox-relay-claim", daemon=True)
-        helper.start()
+        try:
+            helper.start()
+        except RuntimeError:  # no more threads to be had: then without a head start
+            yield
+            return
         try:
             yield
         finally:
@@ -175,9 +180,7 @@ class Relay:
             ahead = self._claim(self._limit)
         except Exception:  # noqa: BLE001
             return  # the next tick claims again and reports the error
-        if ahead is not None:
-            ahead.send_before -= 2 * self._config.send_timeout  # it starts late
-            self._ahead = ahead
+        self._ahead = ahead
 
     def _ahead_repeats(self, batch: Batch) -> bool:
         """Whether the lease of this batch ended before it was settled: the process was frozen."""

@@ -49,8 +49,8 @@ class AmqpPublisher:
         for delivery in deliveries:
             if delivery.settled:
                 yield Receipt(delivery.index, delivery.error)
-        if outage is not None:
-            raise outage
+        if outage is not None and not all(delivery.settled for delivery in deliveries):
+            raise outage  # otherwise it hit only events, which are best effort
 
     def reachable(self, timeout: float) -> bool:
         """A connection and a channel can be opened; neither has to do with any queue."""
@@ -115,7 +115,7 @@ class AmqpPublisher:
 
 
 def _events_of(deliveries: list[Delivery]) -> list[Delivery]:
-    """The `task-sent` events of what was published. Nobody asks what becomes of them."""
+    """The `task-sent` events of what was published: best effort."""
     return [
         Delivery(each.index, each.message.event)
         for each in deliveries

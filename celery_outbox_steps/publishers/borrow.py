@@ -1,7 +1,7 @@
 """Producers are borrowed from the app's own pool, for one batch and no longer.
 
 One attempt to connect (one per configured broker), bounded by the batch's deadline. A connection
-that failed goes back closed, so that whoever borrows it next connects anew.
+that failed goes back closed, so that its next user connects anew.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def _acquire(app: Any, deadline: Deadline) -> Any:
         raise Outage(
             "every connection of the app's pool is in use; raise broker_pool_limit"
         ) from exc
+    except Exception as exc:  # such as a pool that was closed: no message's fault
+        raise Outage(describe(exc)) from exc
 
 
 def connect(connection: Any, deadline: Deadline) -> None:

@@ -105,10 +105,10 @@ def declare_missing(producer: Any, message: Message) -> None:
             maybe_declare(entity, producer.channel)
 
 
-def send_event(producer: Any, message: Message, *, declare: bool) -> None:
-    """The `task-sent` event: for monitors, best effort."""
+def send_event(producer: Any, message: Message, *, declare: bool) -> bool:
+    """The `task-sent` event: for monitors, best effort. False if it was not sent."""
     if message.event is None:
-        return
+        return True
     try:
         hand_over(producer, message.event, declare=declare)
     except Exception:
@@ -119,3 +119,5 @@ def send_event(producer: Any, message: Message, *, declare: bool) -> None:
         )
         if not producer.connection.connected:
             discard(producer.connection)
+        return False
+    return True

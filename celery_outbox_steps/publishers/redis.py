@@ -44,6 +44,7 @@ class RedisPublisher(GenericPublisher):
     """Pipelined where kombu can, one by one where it can't."""
 
     lazy = False
+    _longest = 0.0
 
     def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`."""
@@ -61,19 +62,20 @@ class RedisPublisher(GenericPublisher):
     def reachable(self, timeout: float) -> bool:
         """It answers a PING."""
         try:
-            with self._producer(timeout) as producer:
+            with self._producer(Deadline(timeout), timeout) as producer:
                 producer.channel.client.ping()
         except Outage:
             return False
         return True
 
     def _publish(self, messages: Iterable[Message], answers: Answers, timeout: float) -> None:
+        deadline = Deadline(timeout)
         try:
-            with self._producer(timeout) as producer:
+            with self._producer(deadline, timeout) as producer:
                 if getattr(producer, "supports_batch_publish", False):  # kombu 5.7
-                    RedisBatch(producer, answers, declare=self.declare).publish(messages)
+                    RedisBatch(producer, answers, deadline, declare=self.declare).publish(messages)
                     return
-                for position, error in self._one_by_one(producer, messages, Deadline(timeout)):
+                for position, error in self._one_by_one(producer, messages, deadline):
                     answers[position] = error
         except Interrupted as exc:
             if refuses_everything(exc):
@@ -81,16 +83,21 @@ class RedisPublisher(GenericPublisher):
                 raise Outage(str(exc)) from exc
             raise
 
-    def _producer(self, timeout: float) -> AbstractContextManager[Any]:
-        return borrowed_producer(self.app, Deadline(timeout), prepare=_bound_waits(timeout))
+    def _producer(self, deadline: Deadline, timeout: float) -> AbstractContextManager[Any]:
+        # The longest so far: a new bound needs a new connection.
+        self._longest = max(self._longest, timeout)
+        return borrowed_producer(self.app, deadline, prepare=_bound_waits(self._longest))
 
 
 class RedisBatch:
     """One batch through one producer. A message is forgotten as soon as it is a text."""
 
-    def __init__(self, producer: Any, answers: Answers, *, declare: bool) -> None:
+    def __init__(
+        self, producer: Any, answers: Answers, deadline: Deadline, *, declare: bool
+    ) -> None:
         self._producer = producer
         self._answers = answers
+        self._deadline = deadline
         self._declare = declare
         self._pushes = _Pushes(producer.channel)
         self._others: dict[int, Message] = {}
@@ -140,7 +147,10 @@ class RedisBatch:
         self._answers[position] = error
 
     def _send_events(self) -> None:
+        """As long as there is time: a Redis that falls silent must not cost a wait for each."""
         for position, message in self._events.items():
+            if self._deadline.passed():
+                return
             if self._answers[position] is None:
                 send_event(self._producer, message, declare=self._declare)
 

@@ -14,6 +14,7 @@ from kombu.utils.json import dumps
 from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.errors import ConfirmTimeout, Interrupted, Nacked, StoreError
 from celery_outbox_steps.messages import BatchResult, Receipt
+from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.relay import Relay
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 
@@ -290,6 +291,48 @@ class TestOneMessageBreaksTheConnection:
         assert (result.deferred, result.retried) == (20, 0)
         assert bench.publisher.batches == 1 + 3, "a dead broker was asked once per message"
 
+    def test_an_outage_in_mid_batch_blames_one_row_at_most_where_the_transport_can_not_tell(
+        self,
+    ) -> None:
+        class FailsAfter(RecordingPublisher):
+            can_tell = False
+
+            def publish(self, messages: Any, timeout: float) -> Any:
+                for position, message in enumerate(messages):
+                    if len(self.published) >= 3:
+                        raise Interrupted("gone") from OSError("gone")
+                    self.published.append(message)
+                    yield Receipt(position)
+
+        bench = Bench(FailsAfter())
+        bench.publisher.can_tell = False
+        bench.add(10)
+        result = bench.tick()
+        assert (result.published, result.retried, result.deferred) == (3, 1, 6)
+
+    def test_what_is_interrupted_after_its_receipt_was_published_once(self) -> None:
+        """As by an event that follows the message."""
+
+        class Late(RecordingPublisher):
+            def publish(self, messages: Any, timeout: float) -> Any:
+                yield from super().publish(messages, timeout)
+                raise Interrupted("late") from TimeoutError("late")
+
+        bench = Bench(Late())
+        bench.add(retries=1, updated_at=1.0)
+        result = bench.tick()
+        assert (result.published, result.retried) == (1, 0)
+        assert len(bench.publisher.published) == 1
+
+    def test_a_broken_pool_is_an_outage(self) -> None:
+        app = Celery("unit", broker="memory://", set_as_current=False)
+        publisher = publisher_for(app)
+        app.producer_pool.connections.force_close_all(close_pool=True)
+        bench = Bench(publisher, max_retries=1)  # type: ignore[arg-type]
+        bench.add(3)
+        result = bench.tick()
+        assert (result.deferred, result.dead) == (3, 0)
+
     def test_what_there_is_no_time_to_send_alone_waits_unharmed(self) -> None:
         class Slow(RecordingPublisher):
             lazy = False
@@ -304,6 +347,7 @@ class TestOneMessageBreaksTheConnection:
         bench.add(9)
         result = bench.tick()
         assert (result.retried, result.published, result.deferred) == (1, 1, 8)
+        assert not result.outage, "the broker is alive"
         assert sum(row.retries for row in bench.store.rows.values()) == 1
 
 
@@ -337,6 +381,19 @@ class TestAQueueThatDoesNotConfirm:
         result = bench.tick()
         assert (result.published, result.deferred) == (2, 3)
         assert bench.publisher.batches == before + 1
+
+    def test_a_row_that_tries_it_again_beside_a_poison_is_sent_once(self) -> None:
+        bench = self.bench()
+        self.add(bench)
+        bench.tick()
+        bench.publisher.heal()
+        bench.publisher.break_on_task("poison", ConnectionResetError())
+        bench.here.now += 31
+        self.add(bench)
+        bench.add(task="poison")
+        result = bench.tick()
+        assert (result.published, result.retried) == (1, 1)
+        assert len(bench.publisher.published) == 1
 
     def test_then_one_message_tries_alone(self) -> None:
         bench = self.bench()
@@ -391,8 +448,38 @@ class TestRowsThatKillTheirRelay:
         assert bench.store.rows == {}
         (letter,) = bench.store.dead_letters.values()
         assert letter.row.task_name == "killer"
-        assert "ended without a result, 3 times" in letter.failure_reason
+        assert "ended without a result; 3 attempts" in letter.failure_reason
         assert letter.row.retries == 3
+
+    def test_an_orphan_that_was_not_sent_still_goes_alone(self) -> None:
+        bench = Bench(HurryAfter(1))
+        bench.publisher.bench = bench
+        bench.add(3)
+        self.orphan(bench, 3)
+        assert bench.tick().published == 1
+        assert [row.attempted for row in bench.store.claim(10, 60, "next")] == [True, True]
+
+    @pytest.mark.parametrize("error", [MemoryError(), StoreError("packet too large")])
+    def test_a_row_that_can_not_be_loaded_is_dead_and_stops_no_other(
+        self, error: Exception
+    ) -> None:
+        bench = Bench(max_retries=3, backoff_time=1)
+        bench.add(args=f'["{"x" * 17_000_000}"]', task="large")
+        bench.add(2)
+        begin = bench.store.begin
+
+        def failing(*args: Any) -> Any:
+            begin(*args)
+            raise error
+
+        bench.store.begin = failing  # type: ignore[method-assign]
+        for _ in range(8):
+            with suppress(StoreError):
+                bench.tick()
+            bench.clock.now += 10
+        assert bench.store.rows == {}
+        assert [letter.row.task_name for letter in bench.store.dead_letters.values()] == ["large"]
+        assert len(bench.publisher.published) == 2
 
     def test_a_row_too_large_for_a_batch_comes_alone_and_whole(self) -> None:
         bench = Bench()
