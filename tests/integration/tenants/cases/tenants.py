@@ -21,6 +21,7 @@ from celery_outbox_steps.steps import RelayCannotStart
 from django_integration import OutboxCelery
 from django_integration.checks import check_settings
 from django_integration.models import CeleryOutbox
+from tests.docs.pages import DOCS, blocks
 from tests.helpers import wait_for
 from tests.integration.tenants.customers.models import Client
 
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_the_blocks_of_the_page_run() -> None:
+    """Here and not with the other pages: tenant-schemas-celery connects to signals of Celery."""
+    page = DOCS / "how-to" / "multi-tenancy.md"
+    for block in blocks(page):
+        if block.language == "python":
+            exec(compile(block.text, str(page), "exec"), {"__name__": "page"})
 
 
 class OutboxFirst(OutboxCelery, TenantCelery):
