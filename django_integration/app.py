@@ -160,11 +160,10 @@ class OutboxCelery(DjangoTaskByDefault):
         quicken(source, self._forget_settings)
         self._forget_settings()
 
-    def _on_setting_changed(self, setting: str, **_: Any) -> None:
-        """Only tests send this, with `override_settings`."""
-        if setting.startswith("CELERY_"):
-            self._outbox_defaults.load()
-            self._forget_settings()
+    def _on_setting_changed(self, **_: Any) -> None:
+        """Only tests send this, with `override_settings`. Projects choose their prefix of names."""
+        self._outbox_defaults.load()
+        self._forget_settings()
 
     def _forget_settings(self) -> None:
         if "outbox" in vars(self):

@@ -66,7 +66,7 @@ class DjangoSettings(DictAttribute):  # type: ignore[misc]
 
 
 class WatchedSettings(CelerySettings):  # type: ignore[misc]
-    """Celery's settings, which tell when one is assigned or deleted."""
+    """Celery's settings, which tell when they are changed."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
@@ -85,6 +85,14 @@ class WatchedSettings(CelerySettings):  # type: ignore[misc]
         result = super().update(*args, **kwargs)
         self._tell()
         return result
+
+    def clear(self) -> None:
+        super().clear()
+        self._tell()
+
+    def add_defaults(self, d: Any) -> None:
+        super().add_defaults(d)
+        self._tell()
 
     def _tell(self) -> None:
         on_change = vars(self).get("_on_change")  # a copy of the settings has none
