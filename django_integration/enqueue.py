@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import Error, connections, router
+from django.db import Error, connections
 from kombu.utils.json import loads
 
 from celery_outbox_steps import bell, tracing
@@ -25,10 +25,11 @@ from celery_outbox_steps.envelope import Sealed, ascii_text, seal
 from celery_outbox_steps.errors import OutboxError
 from django_integration import context, signals
 from django_integration.after_commit import AfterCommit, after_commit
-from django_integration.bulk import Gathering, can_be_left, taking
+from django_integration.bulk import Gathering, may_be_suspended, taking
+from django_integration.conf import write_alias
 from django_integration.enqueue_settings import EnqueueSettings, Meters
 from django_integration.redaction import redact
-from django_integration.rows import Row, insert, notify
+from django_integration.rows import Row, insert, notify_relay
 from django_integration.store.session import own_wrapper
 from django_integration.transactions import is_open, running_hooks
 
@@ -119,7 +120,7 @@ class Enqueuer:
 
         `as_it_grows`: do not wait for the end, but for a full chunk.
         """
-        if can_be_left():
+        if may_be_suspended():
             yield
             return
         own = Gathering(self._write, self._gathering.get(), as_it_grows=as_it_grows)
@@ -213,7 +214,7 @@ class Enqueuer:
         stayed_open = time.monotonic() - done.began >= NOTIFY_INTERVAL
         if stayed_open and self._may_notify(done.connection):
             with contextlib.suppress(Error):  # the row is safe; the relay finds it a little later
-                notify(done.connection)
+                notify_relay(done.connection)
                 done.notified = True
 
 
@@ -231,13 +232,6 @@ def _replace_if_lost(connection: BaseDatabaseWrapper, *, aged: bool) -> None:
         connection.errors_occurred = False
     else:
         connection.close()
-
-
-def write_alias() -> str:
-    """The database that the router names for writing the outbox."""
-    from django_integration.models import CeleryOutbox
-
-    return router.db_for_write(CeleryOutbox)
 
 
 def _seal(producer: CapturingProducer) -> Sealed:

@@ -36,11 +36,13 @@ class MySQL(TwoSteps):
 
     def check(self, wrapper: Any) -> str:
         maria = wrapper.mysql_is_mariadb
-        name, oldest = ("MariaDB", (10, 6)) if maria else ("MySQL", (8, 0, 4))  # JSON_TABLE
+        name, oldest = (
+            ("MariaDB", (10, 6)) if maria else ("MySQL", (8, 0, 4))
+        )  # JSON_TABLE
         if wrapper.mysql_version >= oldest:
             return ""
         found, needed = (".".join(map(str, version)) for version in (wrapper.mysql_version, oldest))
-        return f"{name} {found} has no SKIP LOCKED; upgrade the server to {needed} or newer"
+        return f"{name} {found} is too old for the relay; upgrade the server to {needed} or newer"
 
     def blocks_event_loop(self, wrapper: Any) -> bool:
         return bool(wrapper.Database.__name__ != "pymysql")
