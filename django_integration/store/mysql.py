@@ -36,9 +36,7 @@ class MySQL(TwoSteps):
 
     def check(self, wrapper: Any) -> str:
         maria = wrapper.mysql_is_mariadb
-        name, oldest = (
-            ("MariaDB", (10, 6)) if maria else ("MySQL", (8, 0, 4))
-        )  # JSON_TABLE
+        name, oldest = ("MariaDB", (10, 6)) if maria else ("MySQL", (8, 0, 4))  # JSON_TABLE
         if wrapper.mysql_version >= oldest:
             return ""
         found, needed = (".".join(map(str, version)) for version in (wrapper.mysql_version, oldest))
