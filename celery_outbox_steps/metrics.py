@@ -24,6 +24,10 @@ OTHER = "other"
 """The `task_name` of tasks that are not on the allow-list."""
 
 
+SETTINGS = ("metrics", "metrics_task_tag", "metrics_task_names", "log_tracebacks")
+"""What a meter depends on."""
+
+
 class Metric(NamedTuple):
     """One row of the catalogue."""
 

@@ -239,8 +239,8 @@ class MemoryStore:
         if row is None or not _may_settle(row, outcome, relay_id):
             return False
         match outcome:
-            case Published():
-                self._publish(row)
+            case Published(message):
+                self._publish(row, message.retries)
             case Retry(message, error, delay):
                 self._postpone(row, error, delay, message.retries + 1)
             case Deferred(message, error, delay):
@@ -250,12 +250,13 @@ class MemoryStore:
                 self._bury(row, error)
         return True
 
-    def _publish(self, row: MemoryRow) -> None:
+    def _publish(self, row: MemoryRow, retries: int) -> None:
         if self.retention is None:
             del self.rows[row.id]
             return
         row.published_at = row.updated_at = self._clock()
-        row.due_at = None
+        row.due_at = row.last_error = None
+        row.retries = retries
         _unlease(row)
 
     def _postpone(self, row: MemoryRow, error: str, delay: float, retries: int) -> None:

@@ -1,7 +1,8 @@
 """What a transaction stored, and what happens once that is committed.
 
-One hook per transaction, however many calls it makes in a row. Django drops the hook together with
-the savepoint or transaction that it was registered in, and so with the rows.
+One hook per `atomic()` block, however many calls it makes in a row. Django drops the hook together
+with the block, and so with the rows. Of a rollback to a savepoint that was made by hand it knows
+nothing: the hook stays, and only the newest call's NOTIFY is sure to be sent.
 """
 
 from __future__ import annotations
@@ -26,27 +27,33 @@ class AfterCommit:
         self.connection = connection
         self.names: Counter[str] = Counter()
         self.notified = False
+        """Did the newest call send a NOTIFY? An earlier one may have been rolled back."""
+        self.ran = False
         self.began = time.monotonic()
         self.__qualname__ = "celery_outbox"  # Django logs it, should `run` fail
 
     def add(self, rows: list[Row], *, notified: bool) -> None:
         is_new = not self.names
         self.names.update(row.task_name for row in rows)
-        self.notified = self.notified or notified
+        self.notified = notified
         connection = self.connection
         if is_new and (connection.in_atomic_block or connection.get_autocommit()):
             connection.on_commit(self, robust=True)
 
     def __call__(self) -> None:
+        self.ran = True
         self.run(self)
 
 
 def after_commit(
     connection: BaseDatabaseWrapper, run: Callable[[AfterCommit], None]
 ) -> AfterCommit:
-    """The hook that will live and die with what is written now: the newest one, or a new one."""
+    """The hook that will live and die with what is written now: the newest one, or a new one.
+
+    One that ran may still be there: tests run the hooks of transactions that never commit.
+    """
     last = _last_hook(connection)
-    if isinstance(last, AfterCommit) and last.run == run:
+    if isinstance(last, AfterCommit) and last.run == run and not last.ran:
         return last
     return AfterCommit(run, connection)
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from celery import Celery, signals
-from celery.utils.objects import FallbackContext
 from django.core.signals import setting_changed
 from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
@@ -24,7 +23,7 @@ from django_integration.capture import CapturingProducer
 from django_integration.conf import DjangoDefaults, quicken, with_fast_misses
 from django_integration.registry import OutboxTaskRegistry, adopt, is_direct, set_directly
 from django_integration.results import stay_offline
-from django_integration.upstream import DjangoTaskByDefault, registry_of
+from django_integration.upstream import DjangoTaskByDefault, ProducerContext, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,29 +34,20 @@ _SEND_TASK = inspect.signature(Celery.send_task)
 _NAME_ARGS_KWARGS = 3
 
 
-class ProducerContext(FallbackContext):  # type: ignore[misc]
-    """Celery's, which before 5.7 keeps what a context gives in the place of the context."""
-
-    def __enter__(self) -> Any:
-        if self.provided is not None:
-            return self.provided
-        context = self.fallback()
-        value = context.__enter__()
-        self._context = context
-        return value
-
-
 class OutboxCelery(DjangoTaskByDefault):
     """Use it in place of `Celery`. Calls are stored; a worker with `--outbox-relay` publishes."""
 
     registry_cls = OutboxTaskRegistry
 
-    def on_init(self) -> None:
-        super().on_init()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Not in `on_init`, which another class in front of this one may keep to itself.
         adopt(registry_of(self))
         self._outbox_defaults = DjangoDefaults()
         self.add_defaults(self._outbox_defaults.load)
         self.on_after_configure.connect(self._on_configured)
+        if self.configured:
+            self._on_configured(self.conf)
         setting_changed.connect(self._on_setting_changed)
         install(self)
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
@@ -160,11 +150,10 @@ class OutboxCelery(DjangoTaskByDefault):
         quicken(source, self._forget_settings)
         self._forget_settings()
 
-    def _on_setting_changed(self, setting: str, **_: Any) -> None:
-        """Only tests send this, with `override_settings`."""
-        if setting.startswith("CELERY_"):
-            self._outbox_defaults.load()
-            self._forget_settings()
+    def _on_setting_changed(self, **_: Any) -> None:
+        """Only tests send this, with `override_settings`. Projects choose their prefix of names."""
+        self._outbox_defaults.load()
+        self._forget_settings()
 
     def _forget_settings(self) -> None:
         if "outbox" in vars(self):

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     Write = Callable[[BaseDatabaseWrapper, list[Row]], None]
 
 LONGEST = 0.5
-"""Seconds that a group keeps its rows back, outside of a transaction: its generator may be slow."""
+"""Seconds after which the next task of a group has the rows so far written, outside of a
+transaction: its generator may be slow. While it is stalled nothing is written."""
 
-_CAN_BE_LEFT = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _ENTERING = {"__enter__", "__aenter__", "enter_context", "enter_async_context"}
 
 
@@ -47,8 +48,9 @@ class Gathering:
         self._rows: dict[BaseDatabaseWrapper, list[Row]] = {}
         self._is_open = True
         self._thread = get_ident()
-        self._levels = {c.alias: level(c) for c in connections.all(initialized_only=True)}
-        self._outside = -running_hooks()
+        hooks = running_hooks()
+        self._levels = {c.alias: level(c, hooks) for c in connections.all(initialized_only=True)}
+        self._outside = -hooks
 
     def takes(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether a call right now may wait for the end of the block.
@@ -83,13 +85,21 @@ class Gathering:
         """Let the next bulk around this one have the rows, or write them."""
         rows, self._rows[connection] = self._rows[connection], []
         self._since = time.monotonic()
-        if not rows or (connection.in_atomic_block and connection.needs_rollback):
-            return  # Django will roll back in any case, and allows no statement until then
+        if not rows or self._is_doomed(connection):
+            return
         outer = taking(self.outer, connection)
         if outer is None:
             self._write(connection, rows)
         else:
             outer.add(connection, rows)
+
+    def _is_doomed(self, connection: BaseDatabaseWrapper) -> bool:
+        """Whether Django will roll back in any case, and allows no statement until then.
+
+        The calls of a block came before, when all was well. A group is one call, and raises.
+        """
+        broken = connection.in_atomic_block and connection.needs_rollback
+        return broken and not self._as_it_grows
 
     def _is_overdue(self, connection: BaseDatabaseWrapper) -> bool:
         return not connection.in_atomic_block and time.monotonic() - self._since >= LONGEST
@@ -98,14 +108,14 @@ class Gathering:
         """Sees every statement of the connection, before it is executed."""
         kind = savepoint_by_hand(sql)
         if kind is not None and self.takes(context["connection"]):
-            self._settle(context["connection"], write=kind == "SAVEPOINT")
+            self._flush_or_drop(context["connection"], write=kind == "SAVEPOINT")
         return execute(sql, params, many, context)
 
-    def _settle(self, connection: BaseDatabaseWrapper, *, write: bool) -> None:
+    def _flush_or_drop(self, connection: BaseDatabaseWrapper, *, write: bool) -> None:
         """Write what was gathered so far, here and around, in order; or drop it."""
         outer = taking(self.outer, connection)
         if outer is not None:
-            outer._settle(connection, write=write)  # noqa: SLF001  one of us
+            outer._flush_or_drop(connection, write=write)  # noqa: SLF001  one of us
         rows = self._rows.get(connection)
         if rows:
             self._rows[connection] = []
@@ -120,7 +130,7 @@ def taking(gathering: Gathering | None, connection: BaseDatabaseWrapper) -> Gath
     return gathering
 
 
-def can_be_left() -> bool:
+def may_be_suspended() -> bool:
     """Whether the `with` statement that is being entered is in a generator or coroutine.
 
     Others run while it is suspended in the middle of the block, in transactions of their own, and
@@ -130,7 +140,7 @@ def can_be_left() -> bool:
     frame = _holder(sys._getframe(1))  # noqa: SLF001  the only way to the stack
     return (
         frame is not None
-        and bool(frame.f_code.co_flags & _CAN_BE_LEFT)
+        and bool(frame.f_code.co_flags & _SUSPENDABLE)
         and frame.f_globals.get("__name__") != "celery.canvas"
     )
 
@@ -140,7 +150,7 @@ def _holder(frame: FrameType | None) -> FrameType | None:
         caller = frame.f_back
         enters = frame.f_code.co_name in _ENTERING
         is_entered = caller is not None and caller.f_code.co_name in _ENTERING
-        if not enters and not (is_entered and frame.f_code.co_flags & _CAN_BE_LEFT):
+        if not enters and not (is_entered and frame.f_code.co_flags & _SUSPENDABLE):
             return frame
         frame = caller
     return None

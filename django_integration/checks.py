@@ -23,7 +23,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from celery_outbox_steps.config import SETTINGS, RelayConfig, Setting, meant_by, read, unknown
 from celery_outbox_steps.errors import ConfigurationError, StoreError
-from django_integration.conf import celery_app, django_settings
+from django_integration.conf import celery_app, django_settings, write_alias
 from django_integration.models import APP_LABEL
 from django_integration.tenancy import HINT, wrong_settings
 
@@ -58,8 +58,6 @@ def check_databases(
     **_: Any,
 ) -> list[CheckMessage]:
     """The databases that `--database` names, if they hold an outbox."""
-    from django_integration.enqueue import write_alias
-
     try:
         conf = celery_app().conf
         notify, aliases = read(conf, "notify"), read(conf, "databases") or [write_alias()]

@@ -66,7 +66,7 @@ class DjangoSettings(DictAttribute):  # type: ignore[misc]
 
 
 class WatchedSettings(CelerySettings):  # type: ignore[misc]
-    """Celery's settings, which tell when one is assigned or deleted."""
+    """Celery's settings, which tell when they are changed."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
@@ -85,6 +85,14 @@ class WatchedSettings(CelerySettings):  # type: ignore[misc]
         result = super().update(*args, **kwargs)
         self._tell()
         return result
+
+    def clear(self) -> None:
+        super().clear()
+        self._tell()
+
+    def add_defaults(self, d: Any) -> None:
+        super().add_defaults(d)
+        self._tell()
 
     def _tell(self) -> None:
         on_change = vars(self).get("_on_change")  # a copy of the settings has none
@@ -133,6 +141,16 @@ def quicken(source: Any, on_change: Callable[[], None]) -> None:
         # Plainly set, the attributes would become settings.
         object.__setattr__(source, "__class__", QuickSettings if MAP_BY_MAP else WatchedSettings)
         vars(source)["_on_change"] = on_change
+
+
+def write_alias() -> str:
+    """The database that the router names for writing the outbox."""
+    # Models can only be imported once Django is set up, which importing this module must not need.
+    from django.db import router
+
+    from django_integration.models import CeleryOutbox
+
+    return router.db_for_write(CeleryOutbox)
 
 
 def celery_app() -> Any:

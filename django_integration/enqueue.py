@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import Error, connections, router
+from django.db import Error, connections
 from kombu.utils.json import loads
 
 from celery_outbox_steps import bell, tracing
@@ -25,10 +25,12 @@ from celery_outbox_steps.envelope import Sealed, ascii_text, seal
 from celery_outbox_steps.errors import OutboxError
 from django_integration import context, signals
 from django_integration.after_commit import AfterCommit, after_commit
-from django_integration.bulk import Gathering, can_be_left, taking
-from django_integration.enqueue_settings import EnqueueSettings
+from django_integration.bulk import Gathering, may_be_suspended, taking
+from django_integration.conf import write_alias
+from django_integration.enqueue_settings import EnqueueSettings, Meters
 from django_integration.redaction import redact
-from django_integration.rows import Row, insert, notify
+from django_integration.rows import Row, insert, notify_relay
+from django_integration.store.session import own_wrapper
 from django_integration.transactions import is_open, running_hooks
 
 if TYPE_CHECKING:
@@ -62,13 +64,14 @@ class Enqueuer:
         self._app = app
         self._warned: set[str] = set()
         self._notified: dict[str, float] = {}
+        self._meters = Meters(app)
         self._gathering: ContextVar[Gathering | None] = ContextVar("gathering", default=None)
         self.in_beat = False
 
     @cached_property
     def settings(self) -> EnqueueSettings:
         """Read by the first call, when Django is configured."""
-        return EnqueueSettings(self._app)
+        return EnqueueSettings(self._app, self._meters)
 
     def forget_settings(self) -> None:
         """They were changed: the next call reads them again."""
@@ -77,9 +80,9 @@ class Enqueuer:
     def database(self, task_name: str, using: str | None) -> BaseDatabaseWrapper:
         """The connection that a call's row belongs to. Refuses what could not be stored there."""
         connection = connections[using or write_alias()]
-        if self.in_beat or connection.errors_occurred:
-            _replace_if_lost(connection)
         try:
+            if self.in_beat or connection.errors_occurred:
+                _replace_if_lost(connection, aged=self.in_beat)
             connection.ensure_connection()
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
@@ -105,7 +108,7 @@ class Enqueuer:
         self, using: str | None, task_name: str, task_id: str, producer: CapturingProducer
     ) -> None:
         """Write the row on a connection of its own, whatever the caller's transaction does."""
-        connection = connections.create_connection(using or write_alias())
+        connection = own_wrapper(using or write_alias(), {})
         try:
             self._write(connection, [self._row(task_name, task_id, producer)])
         finally:
@@ -117,7 +120,7 @@ class Enqueuer:
 
         `as_it_grows`: do not wait for the end, but for a full chunk.
         """
-        if can_be_left():
+        if may_be_suspended():
             yield
             return
         own = Gathering(self._write, self._gathering.get(), as_it_grows=as_it_grows)
@@ -178,7 +181,7 @@ class Enqueuer:
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         done = after_commit(connection, self._committed)
-        notify_too = not done.notified and self._may_notify(connection)
+        notify_too = self._may_notify(connection)
         try:
             with tracing.storing(rows):
                 insert(connection, rows, notify=notify_too)
@@ -211,24 +214,24 @@ class Enqueuer:
         stayed_open = time.monotonic() - done.began >= NOTIFY_INTERVAL
         if stayed_open and self._may_notify(done.connection):
             with contextlib.suppress(Error):  # the row is safe; the relay finds it a little later
-                notify(done.connection)
+                notify_relay(done.connection)
                 done.notified = True
 
 
-def _replace_if_lost(connection: BaseDatabaseWrapper) -> None:
+def _replace_if_lost(connection: BaseDatabaseWrapper, *, aged: bool) -> None:
     """As Django does between requests and Celery between tasks, where there are neither.
 
-    An open transaction is left alone: to close its connection would be to roll it back.
+    An open transaction is left alone: to close its connection would be to roll it back. A session
+    that works may hold locks and cursors of the caller's; only if `aged` may it end by its age.
     """
-    if connection.connection is not None and not is_open(connection):
+    if connection.connection is None or is_open(connection):
+        return
+    if aged:
         connection.close_if_unusable_or_obsolete()
-
-
-def write_alias() -> str:
-    """The database that the router names for writing the outbox."""
-    from django_integration.models import CeleryOutbox
-
-    return router.db_for_write(CeleryOutbox)
+    elif connection.is_usable():
+        connection.errors_occurred = False
+    else:
+        connection.close()
 
 
 def _seal(producer: CapturingProducer) -> Sealed:

@@ -62,7 +62,7 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
             cursor.execute(*_insertion(connection.vendor, chunk, notify=notify))
 
 
-def notify(connection: BaseDatabaseWrapper) -> None:
+def notify_relay(connection: BaseDatabaseWrapper) -> None:
     """Ring the relay's bell without a row."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {_NOTIFY}")

@@ -6,14 +6,11 @@ savepoint is one of its own: for both, the frames that are running are the only 
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _RUN_HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
 _ATOMIC = {Atomic.__enter__.__code__, Atomic.__exit__.__code__}
@@ -24,21 +21,24 @@ def is_open(connection: BaseDatabaseWrapper) -> bool:
     return connection.in_atomic_block or not connection.get_autocommit()
 
 
-def level(connection: BaseDatabaseWrapper) -> int | None:
+def level(connection: BaseDatabaseWrapper, hooks: int | None = None) -> int | None:
     """How many atomic blocks deep. Outside of them 0, or below with each run of on_commit hooks.
 
     None if the caller ends transactions with `commit()` and `rollback()`: any time can be the end.
+    `hooks` is what `running_hooks()` says, where that is known.
     """
     if connection.in_atomic_block:
         return len(connection.savepoint_ids) + 1
     unconnected = connection.connection is None
     autocommit = connection.settings_dict["AUTOCOMMIT"] if unconnected else connection.autocommit
-    return -running_hooks() if autocommit else None
+    if not autocommit:
+        return None
+    return -(running_hooks() if hooks is None else hooks)
 
 
 def running_hooks() -> int:
     """How many runs of on_commit hooks this code is called from. Their data is committed."""
-    count, frame = 0, _this_frame()
+    count, frame = 0, inspect.currentframe()
     while frame is not None:
         count += frame.f_code is _RUN_HOOKS
         frame = frame.f_back
@@ -56,11 +56,7 @@ def savepoint_by_hand(sql: Any) -> str | None:
 
 
 def _is_atomics_own() -> bool:
-    frame = _this_frame()
+    frame = inspect.currentframe()
     while frame is not None and frame.f_code not in _ATOMIC and frame.f_code is not _RUN_HOOKS:
         frame = frame.f_back
     return frame is not None and frame.f_code in _ATOMIC
-
-
-def _this_frame() -> FrameType | None:
-    return sys._getframe(1)  # noqa: SLF001  the only way to the stack

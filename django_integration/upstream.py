@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
+from celery.utils.objects import FallbackContext
 
 if TYPE_CHECKING:
     from celery.app.registry import TaskRegistry
@@ -28,6 +29,20 @@ class DjangoTaskByDefault(Celery):  # type: ignore[misc]
     @_custom_task_cls_used.setter
     def _custom_task_cls_used(self, _: bool) -> None:
         """Celery's own answer, which is not the right one in all versions."""
+
+
+class ProducerContext(FallbackContext):  # type: ignore[misc]
+    """Celery's, which before 5.7 keeps what a context gives in the place of the context, and so
+    can't leave one of another class. To be deleted when Celery 5.6 is no longer supported.
+    """
+
+    def __enter__(self) -> Any:
+        if self.provided is not None:
+            return self.provided
+        context = self.fallback()
+        value = context.__enter__()
+        self._context = context
+        return value
 
 
 def registry_of(app: Celery) -> TaskRegistry:

@@ -25,8 +25,7 @@ from django_integration.admin.filters import STATE, TASK_NAME
 from django_integration.admin.paging import NO_SCANS, REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
 from django_integration.admin.words import moment
-from django_integration.conf import celery_app, django_settings
-from django_integration.enqueue import write_alias
+from django_integration.conf import celery_app, django_settings, write_alias
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet

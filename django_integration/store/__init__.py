@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.config import read
+from django_integration.conf import write_alias
 from django_integration.store.base import DjangoStore
 from django_integration.tenancy import refuse_tenant_schemas
 
@@ -25,7 +26,7 @@ def stores(app: Any) -> list[DjangoStore]:
     conf = app.conf
     aliases = read(conf, "databases")
     if aliases is None:
-        aliases = [_written_to()]
+        aliases = [write_alias()]
     return [
         DjangoStore(
             alias,
@@ -48,12 +49,3 @@ def _of_a_test(alias: str) -> BaseDatabaseWrapper | None:
     blocks = connections[alias].atomic_blocks
     is_test = any(getattr(block, "_from_testcase", False) for block in blocks)
     return connections[alias] if is_test else None
-
-
-def _written_to() -> str:
-    # Models can only be imported once Django is set up, which importing this module must not need.
-    from django.db import router
-
-    from django_integration.models import CeleryOutbox
-
-    return router.db_for_write(CeleryOutbox)

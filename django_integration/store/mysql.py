@@ -40,7 +40,7 @@ class MySQL(TwoSteps):
         if wrapper.mysql_version >= oldest:
             return ""
         found, needed = (".".join(map(str, version)) for version in (wrapper.mysql_version, oldest))
-        return f"{name} {found} has no SKIP LOCKED; upgrade the server to {needed} or newer"
+        return f"{name} {found} is too old for the relay; upgrade the server to {needed} or newer"
 
     def blocks_event_loop(self, wrapper: Any) -> bool:
         return bool(wrapper.Database.__name__ != "pymysql")

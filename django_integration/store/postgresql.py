@@ -84,9 +84,6 @@ class PostgreSQL(Dialect):
         limit, lease, relay_id, most, _ = order
         return _claim(self, due), [relay_id, *params, limit, most, most, relay_id, lease]
 
-    def check(self, wrapper: Any) -> str:  # noqa: ARG002
-        return ""  # Django itself refuses servers that are too old for us
-
     def blocks_event_loop(self, wrapper: Any) -> bool:
         driver = wrapper.Database
         if driver.__name__ != "psycopg2":

@@ -10,8 +10,6 @@ from django_integration.store.two_steps import TwoSteps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OLDEST = (3, 35)
-
 
 class SQLite(TwoSteps):
     now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
@@ -33,9 +31,3 @@ class SQLite(TwoSteps):
 
     def pattern(self, text: str) -> str:
         return text.replace("[", "[[]")
-
-    def check(self, wrapper: Any) -> str:
-        library = wrapper.Database
-        if library.sqlite_version_info >= OLDEST:
-            return ""
-        return f"SQLite {library.sqlite_version} has no RETURNING; use Python with 3.35 or newer"

@@ -51,7 +51,7 @@ class Writes:
         """Write all outcomes or none; how many rows were within the fence."""
         work = _Work(outcomes)
         if work.only_published and not self._keep:
-            return self._publish(work.published, relay_id)
+            return self._publish(work, relay_id)
         with self._session.transaction():
             return self._settle(work, relay_id)
 
@@ -89,19 +89,26 @@ class Writes:
         return with_contents(message, rows[0]) if rows else None
 
     def _settle(self, work: _Work, relay_id: str) -> int:
-        settled = self._publish(work.published, relay_id)
+        settled = self._publish(work, relay_id)
         for (error, delay, retries), ids in work.again.items():
             settled += self._postpone(ids, error, delay, retries, relay_id)
         for (error, attempts), ids in work.dead.items():
             settled += self._bury(ids, error, attempts, relay_id)
         return settled
 
-    def _publish(self, ids: Sequence[int], relay_id: str) -> int:
+    def _publish(self, work: _Work, relay_id: str) -> int:
         if not self._keep:
-            return self._delete(ids, relay_id, UNLESS_ANOTHERS)
+            every = [row_id for ids in work.published.values() for row_id in ids]
+            return self._delete(every, relay_id, UNLESS_ANOTHERS)
         now = self._dialect.now
-        changes = f"published_at = {now}, updated_at = {now}, due_at = NULL, {UNLEASED}"
-        return self.update(changes, [], ids, relay_id, UNLESS_ANOTHERS)
+        changes = (
+            f"published_at = {now}, updated_at = {now}, due_at = NULL, {UNLEASED},"
+            " retries = %s, last_error = NULL"  # this attempt did not fail, though it was begun
+        )
+        return sum(
+            self.update(changes, [retries], ids, relay_id, UNLESS_ANOTHERS)
+            for retries, ids in work.published.items()
+        )
 
     def _postpone(
         self, ids: Sequence[int], error: str, delay: float, retries: int, relay_id: str
@@ -131,7 +138,8 @@ class _Work:
     """Outcomes by what has to be written for them, so that equal ones share a statement."""
 
     def __init__(self, outcomes: Iterable[Outcome]) -> None:
-        self.published: list[int] = []
+        self.published: dict[int, list[int]] = defaultdict(list)
+        """By failed attempts."""
         self.again: dict[tuple[str, float, int], list[int]] = defaultdict(list)
         """By error, delay and the retries that are spent then."""
         self.dead: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -146,7 +154,7 @@ class _Work:
     def _sort(self, outcome: Outcome) -> None:
         match outcome:
             case Published(message):
-                self.published.append(message.id)
+                self.published[message.retries].append(message.id)
             case Retry(message, error, delay):
                 self.again[error, delay, message.retries + 1].append(message.id)
             case Deferred(message, error, delay):

@@ -93,6 +93,18 @@ class TestAttempts:
         store.settle([Dead(message, "no", 3)], "me")
         assert only(backend.dead_letters())["retries"] == 3
 
+    @pytest.mark.parametrize("begun", [False, True])
+    def test_a_kept_row_shows_its_failed_attempts_and_no_error(self, backend, begun):
+        store = backend.store(retention=3600)
+        for retries in (0, 2):
+            message = claim_one(backend, store, retries=retries)
+            if begun:
+                store.begin(message, "me")
+            store.settle([Published(message)], "me")
+        assert [(row["retries"], row["last_error"]) for row in backend.rows()] == [
+            (0, None), (2, None),
+        ]  # fmt: skip
+
     def test_rows_with_different_attempts_are_settled_each_with_its_own(self, backend):
         first, second = only(backend.add(retries=4)), only(backend.add(retries=1))
         store = backend.store()

@@ -21,17 +21,11 @@ from django_integration.store.sqlite import SQLite
         (False, (8, 0, 4), ""),
     ],
 )
-def test_servers_without_skip_locked_are_refused(maria, version, complaint):
+def test_servers_that_are_too_old_are_refused(maria, version, complaint):
     server = SimpleNamespace(mysql_is_mariadb=maria, mysql_version=version)
     found = MySQL().check(server)
     assert found.startswith(complaint)
     assert bool(found) is bool(complaint)
-
-
-@pytest.mark.parametrize(("version", "fine"), [((3, 34, 1), False), ((3, 35, 0), True)])
-def test_sqlite_without_returning_is_refused(version, fine):
-    library = SimpleNamespace(sqlite_version_info=version, sqlite_version="3.x")
-    assert (SQLite().check(SimpleNamespace(Database=library)) == "") is fine
 
 
 def test_error_texts_are_made_storable():

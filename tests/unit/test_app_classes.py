@@ -8,8 +8,10 @@ import pytest
 from celery import Celery, Task
 from celery.app.registry import TaskRegistry
 from celery.contrib.django.task import DjangoTask
+from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
+from django_integration.conf import WatchedSettings
 from django_integration.registry import OutboxTaskRegistry, is_direct
 
 
@@ -41,6 +43,17 @@ class OutboxFirst(OutboxCelery, OtherCelery):
 
 
 class OutboxLast(OtherCelery, OutboxCelery):
+    pass
+
+
+class SilentCelery(Celery):
+    """Does not call the `on_init` of the classes behind it, and reads the settings too early."""
+
+    def on_init(self) -> None:
+        assert self.conf.task_default_queue
+
+
+class OutboxBehindASilentOne(SilentCelery, OutboxCelery):
     pass
 
 
@@ -84,9 +97,17 @@ def test_a_task_class_of_the_apps_class_is_kept() -> None:
     assert not issubclass(make(App).Task, DjangoTask)
 
 
-@pytest.mark.parametrize("cls", [OutboxCelery, OutboxFirst, OutboxLast, OwnRegistry])
+@pytest.mark.parametrize(
+    "cls", [OutboxCelery, OutboxFirst, OutboxLast, OutboxBehindASilentOne, OwnRegistry]
+)
 def test_a_retry_stays_out_of_the_outbox_whatever_the_registry(cls: type) -> None:
     assert task_of(make(cls), base=Watched).retry() is True
+
+
+def test_the_settings_do_not_depend_on_the_on_init_of_others() -> None:
+    with override_settings(CELERY_OUTBOX_BATCH_SIZE=7):
+        conf = make(OutboxBehindASilentOne).conf
+        assert (conf.outbox_batch_size, isinstance(conf, WatchedSettings)) == (7, True)
 
 
 @pytest.mark.parametrize("cls", [OutboxLast, OwnRegistry])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from celery import VERSION, Celery, Task, beat, shared_task
 from celery.app.defaults import _OLD_SETTING_KEYS, SETTING_KEYS
 from celery.app.utils import Settings as CelerySettings
 from django.conf import Settings, settings
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, ProgrammingError, connection, connections, transaction
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
@@ -155,6 +156,52 @@ def test_outbox_settings_of_the_app_count_when_they_are_changed(
     assert not is_refused()
     used_app.conf.pop("outbox_require_transaction")
     assert not is_refused()
+
+
+def test_cleared_settings_and_late_defaults_count_from_the_next_call_on(used_app: Any) -> None:
+    used_app.conf.outbox_require_transaction = True
+    with pytest.raises(TransactionRequired):
+        used_app.send_task("refused")
+    used_app.conf.clear()
+    used_app.send_task("allowed")
+    used_app.add_defaults({"outbox_require_transaction": True})
+    with pytest.raises(TransactionRequired):
+        used_app.send_task("refused")
+
+
+def test_overridden_settings_of_any_namespace_count() -> None:
+    app = OutboxCelery("configured", broker="memory://", set_as_current=False)
+    app.config_from_object("django.conf:settings", namespace="PROJ")
+    app.send_task("allowed")
+    overridden = override_settings(PROJ_OUTBOX_REQUIRE_TRANSACTION=True)
+    with overridden, pytest.raises(TransactionRequired):
+        app.send_task("refused")
+    app.send_task("allowed")
+
+
+def test_metrics_can_be_switched_on_by_override_settings(used_app: Any) -> None:
+    assert used_app.outbox.settings.meter is None
+    with override_settings(MONITORING_METRICS_ENABLED=True):
+        assert used_app.outbox.settings.meter is not None
+    assert used_app.outbox.settings.meter is None
+
+
+def test_the_metrics_sink_is_made_once_whatever_other_settings_do(used_app: Any) -> None:
+    made = []
+
+    def factory(app: Any) -> Any:
+        made.append(app)
+        return SimpleNamespace()
+
+    used_app.conf.outbox_metrics = factory
+    used_app.send_task("a.task")
+    used_app.conf.beat_schedule = {}
+    used_app.conf.outbox_notify = False
+    used_app.send_task("a.task")
+    assert made == [used_app]
+    used_app.conf.outbox_metrics_task_tag = False
+    used_app.send_task("a.task")
+    assert made == [used_app] * 2
 
 
 def test_what_was_warned_about_is_remembered_when_settings_change(
@@ -349,6 +396,16 @@ def test_a_process_without_requests_recovers_from_a_lost_session(app: Any) -> No
         app.send_task("lost")
     app.send_task("after")
     assert names() == ["before", "after"]
+
+
+def test_a_session_that_works_is_kept_after_an_error(app: Any) -> None:
+    """With it, what belongs to it: advisory locks, temporary tables, cursors."""
+    with connection.cursor() as cursor, pytest.raises(ProgrammingError):
+        cursor.execute("SELECT 1 FROM no_such_table")
+    before = connection.connection
+    app.send_task("after.an.error")
+    assert connection.connection is before
+    assert not connection.errors_occurred
 
 
 def test_a_transaction_by_hand_is_not_rolled_back_by_a_call_after_an_error(app: Any) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 from uuid import uuid4
 
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Task, shared_task
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 
 from tests.proj.relaying import messages, rows
 
@@ -147,3 +149,14 @@ def test_a_sync_call_inside_of_a_running_loop_says_what_to_do(app: Any, bulk: bo
     with pytest.raises(SynchronousOnlyOperation, match=r"await task\.adelay.*sync_to_async"):
         asyncio.run(view())
     assert rows() == []
+
+
+def test_it_says_so_after_a_database_error_too(app: Any) -> None:
+    async def view() -> None:
+        with mock.patch.dict(os.environ, DJANGO_ALLOW_ASYNC_UNSAFE="1"):
+            connection.ensure_connection()
+        connection.errors_occurred = True
+        app.send_task("from.async")
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"await task\.adelay"):
+        asyncio.run(view())

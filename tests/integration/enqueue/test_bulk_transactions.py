@@ -196,6 +196,16 @@ def test_a_transaction_that_is_marked_for_rollback_takes_its_calls_in_silence(
     assert stored() == []
 
 
+def test_a_group_in_a_transaction_that_is_marked_for_rollback_raises_as_a_call_does(
+    add: Any,
+) -> None:
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        with pytest.raises(transaction.TransactionManagementError):
+            group(add.s(1), add.s(2)).apply_async()
+    assert stored() == []
+
+
 def test_a_call_of_an_on_commit_hook_is_stored_whatever_becomes_of_the_block(
     app: Any, add: Any
 ) -> None:

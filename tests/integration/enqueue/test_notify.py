@@ -104,6 +104,19 @@ def test_a_rollback_sends_none(
     assert heard() == 1
 
 
+def test_the_rollback_to_a_savepoint_by_hand_does_not_take_the_notify_of_later_calls(
+    add: Any, heard: Callable[[], int], interval: Callable[[float], None]
+) -> None:
+    interval(0)
+    with transaction.atomic():
+        savepoint = transaction.savepoint()
+        add.delay(1)
+        transaction.savepoint_rollback(savepoint)
+        add.delay(2)
+        interval(60)
+    assert heard() == 1
+
+
 def test_a_lost_session_after_the_commit_does_not_reach_the_caller(
     add: Any, interval: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:

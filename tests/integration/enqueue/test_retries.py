@@ -13,11 +13,14 @@ from django.db import DatabaseError, connection, transaction
 
 from django_integration import OutboxCelery
 from tests.helpers import wait_for
+from tests.proj.databases import installed
 from tests.proj.relaying import publish_all, rows
 from tests.proj.workers import relay_until, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.proj.databases import Databases
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.usefixtures("postgresql")]
 
@@ -237,6 +240,20 @@ def test_a_retry_while_the_broker_is_away_is_stored_apart_from_the_transaction(b
     assert (row.task_name, row.task_id, '"retries": 1' in row.options) == (
         "retries.away", "the-id", True,
     )  # fmt: skip
+
+
+def test_it_is_stored_where_the_project_has_no_autocommit(databases: Databases) -> None:
+    app = OutboxCelery("away", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.conf.update(task_publish_retry=False, broker_transport_options={"max_retries": 0})
+
+    @app.task(name="retries.by.hand", bind=True, shared=False)
+    def by_hand(self: Any) -> None:
+        raise self.retry(countdown=60)
+
+    settings = {**databases.get("postgresql"), "AUTOCOMMIT": False}
+    with installed("default", settings):
+        trace(app, by_hand, "some-id")
+    assert [row.task_name for row in rows()] == ["retries.by.hand"]
 
 
 def test_other_calls_of_the_same_transaction_are_still_rolled_back(app: Any) -> None:

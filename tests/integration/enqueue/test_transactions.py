@@ -10,6 +10,7 @@ import pytest
 from celery import chord, group
 from django.db import connection, transaction
 from django.db.utils import ConnectionDoesNotExist
+from django.test import TestCase
 from django.test.utils import CaptureQueriesContext, override_settings
 
 from celery_outbox_steps.errors import ConfigurationError
@@ -79,6 +80,17 @@ def test_the_times_are_the_databases_own(add: Any) -> None:
                        "FROM celery_outbox")  # fmt: skip
         age, _ = cursor.fetchone()
     assert 0 <= age.total_seconds() < 10
+
+
+def test_each_capture_of_commit_callbacks_that_runs_them_has_its_own(add: Any) -> None:
+    """As in a project's TestCase, whose transaction is never committed."""
+    seen = []
+    with transaction.atomic():
+        for number in range(2):
+            with TestCase.captureOnCommitCallbacks(execute=True) as callbacks:
+                add.delay(number)
+            seen.append(len(callbacks))
+    assert seen == [1, 1]
 
 
 # -- which database ------------------------------------------------------------------------------
