@@ -213,7 +213,8 @@ SETTINGS = (
         "send_timeout",
         10.0,
         SECONDS,
-        "Longest time for publishing a batch, its confirms included, in seconds.",
+        "Longest wait for the broker's answers to a batch, or to a message that is sent alone, in "
+        "seconds.",
         flag=True,
     ),
     Setting(

@@ -102,7 +102,7 @@ class Dead(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """The broker was away. Not this message's fault: again after `delay`, no retry spent."""
+    """The broker or its queue was away, which is not this message's fault: again after `delay`."""
 
     message: ClaimedMessage
     error: str

@@ -44,7 +44,9 @@ METRICS = {
     "messages.failed": Metric("counter", MESSAGE_TAGS, "Failed attempts; a retry follows."),
     "messages.exceeded": Metric("counter", MESSAGE_TAGS, "Messages that became dead letters."),
     "messages.deferred": Metric(
-        "counter", MESSAGE_TAGS, "Messages put back because the broker was away; no retry spent."
+        "counter",
+        MESSAGE_TAGS,
+        "Messages put back because the broker or their queue was away; no retry spent.",
     ),
     "messages.fenced": Metric(
         "counter", ("database",), "Rows lost to another relay before they were settled."
