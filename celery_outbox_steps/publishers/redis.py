@@ -209,13 +209,15 @@ class _Pushes:
             for key, entries in lists.items():
                 pipe.lpush(key, *entries.texts)
             replies = pipe.execute(raise_on_error=False)
-        errors = [reply if isinstance(reply, Exception) else None for reply in replies]
-        refusal = next((error for error in errors if error and refuses_everything(error)), None)
-        for entries, error in zip(lists.values(), errors, strict=True):
-            if error is None or not refuses_everything(error):
+        failure: Exception | None = None
+        for entries, reply in zip(lists.values(), replies, strict=True):
+            error = reply if isinstance(reply, Exception) else None
+            if error is not None and (len(entries.indexes) > 1 or refuses_everything(error)):
+                failure = error  # none of them was pushed, and any of them may be the reason
+            else:
                 answers.update(dict.fromkeys(entries.indexes, error))
-        if refusal is not None:
-            raise refusal
+        if failure is not None:
+            raise failure
 
 
 class _List:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ class Injector:
         self._say = say
         self._behind: list[threading.Thread] = []
         self._frozen: set[str] = set()
+        self.hung = 0
+        """Workers that did not stop because Celery's prefork pool hung after a broker restart."""
 
     def inject(self, step: Step) -> None:
         method: Callable[..., Any] = getattr(self, f"_{step.kind.name}")
@@ -88,6 +91,11 @@ class Injector:
         def watch() -> None:
             try:
                 injection.took = wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired as exc:
+                if "prefork" in exc.cmd and any(each.kind.name == "broker" for each in self.done):
+                    self.hung += 1  # with or without an outbox; see `wait_until_quiet`
+                else:
+                    injection.problem = f"{type(exc).__name__}: {exc}"
             except Exception as exc:
                 injection.problem = f"{type(exc).__name__}: {exc}"
             injection.ended = time.time()

@@ -106,7 +106,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
         "slowest stop of a worker": f"{outcome.slowest_stop} s",
         "call → broker, faults included": waits,
         "starts refused because the database was away": outcome.refusals,
-        "rounds that ended with a prefork pool of Celery's that had hung": outcome.hung,
+        "prefork pools of Celery's that hung after a restart of the broker": outcome.hung,
         "lease / batch": f"{LEASE:g} s / {BATCH} rows",
     }
 

@@ -89,7 +89,8 @@ class Run:
         self.injector.finish()
         world.stop_producer()
         world.wait_until_ready()
-        self.outcome.hung += wait_until_quiet(world)
+        self.outcome.hung += wait_until_quiet(world) + self.injector.hung
+        self.injector.hung = 0
         self.outcome.rounds = number
         self._judge()
 

@@ -158,7 +158,11 @@ class Slot:
             self.start()
 
         def wait(timeout: float) -> float:
-            old.wait(timeout)
+            try:
+                old.wait(timeout)
+            except subprocess.TimeoutExpired:
+                _end(old)
+                raise
             return time.monotonic() - began
 
         return wait
