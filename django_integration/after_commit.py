@@ -2,7 +2,7 @@
 
 One hook per `atomic()` block, however many calls it makes in a row. Django drops the hook together
 with the block, and so with the rows. Of a rollback to a savepoint that was made by hand it knows
-nothing: the hook stays, and only the newest call's NOTIFY is sure to be sent.
+nothing: the hook stays, and if the NOTIFY was rolled back, the relay finds later rows by polling.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AfterCommit:
         self.connection = connection
         self.names: Counter[str] = Counter()
         self.notified = False
-        """Did the newest call send a NOTIFY? An earlier one may have been rolled back."""
+        """Did one of the calls send a NOTIFY? One is enough for all of them."""
         self.ran = False
         self.began = time.monotonic()
         self.__qualname__ = "celery_outbox"  # Django logs it, should `run` fail
@@ -35,7 +35,7 @@ class AfterCommit:
     def add(self, rows: list[Row], *, notified: bool) -> None:
         is_new = not self.names
         self.names.update(row.task_name for row in rows)
-        self.notified = notified
+        self.notified = self.notified or notified
         connection = self.connection
         if is_new and (connection.in_atomic_block or connection.get_autocommit()):
             connection.on_commit(self, robust=True)

@@ -181,7 +181,7 @@ class Enqueuer:
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         done = after_commit(connection, self._committed)
-        notify_too = self._may_notify(connection)
+        notify_too = not done.notified and self._may_notify(connection)
         try:
             with tracing.storing(rows):
                 insert(connection, rows, notify=notify_too)
