@@ -26,6 +26,8 @@ class Batch:
         self.unsent = {row.id: row for row in rows}
         """Rows without an outcome, by id."""
         self.published = 0
+        self.suspects: set[int] = set()
+        """Ids of rows that were interrupted together."""
         self.outage = ""
         """Why the broker counts as away, if it does."""
         self.duration = 0.0
@@ -44,12 +46,15 @@ class Batch:
         self._unsettled.append(outcome)
         self.published += isinstance(outcome, Published)
 
-    def keep_orphans_apart(self) -> None:
-        """Rows of a dead relay that were not sent are deferred and not given back, which would
-        make them look new: the one that killed it must not share a batch again.
+    def keep_suspects_apart(self) -> None:
+        """Rows that may break a connection or kill a relay are deferred and not given back, which
+        would make them look new: they must not share a batch again.
         """
-        for row in [row for row in self.unsent.values() if row.orphaned]:
-            self.add(Deferred(row, "its relay ended without a result", 0.0))
+        for row in [row for row in self.unsent.values() if self._is_suspect(row)]:
+            self.add(Deferred(row, "it was in flight when a batch was interrupted", 0.0))
+
+    def _is_suspect(self, row: ClaimedMessage) -> bool:
+        return row.orphaned or row.id in self.suspects
 
     def settle(self, store: Store, relay_id: str) -> None:
         """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""

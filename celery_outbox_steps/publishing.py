@@ -90,12 +90,13 @@ class PublishStep:
                 batch.add(self._judge(opened[position], error))
                 if self._publisher.lazy and self._hurry():
                     return []
-        except Outage as exc:
-            if not isinstance(exc, Interrupted):
+        except (
+            Exception
+        ) as exc:  # also one that a message provoked in a publisher: alone it is found
+            if isinstance(exc, Outage) and not isinstance(exc, Interrupted):
                 raise
             held_back = [row for row in fresh if row.id in batch.unsent]
-        except Exception:  # noqa: BLE001  a message that trips a publisher; alone it is found
-            held_back = [row for row in fresh if row.id in batch.unsent]
+            batch.suspects.update(row.id for row in held_back)
         return held_back + [row for row in batch.rows if row.has_history]
 
     def _publish_alone(self, batch: Batch, rows: list[ClaimedMessage]) -> None:
@@ -104,7 +105,7 @@ class PublishStep:
         A row that is interrupted while the broker answers is the cause. Where a transport can't
         tell, it is the cause if a row after it gets through; of several with none after them, one.
         """
-        end = self._clock() + self._config.send_timeout
+        end = min(self._clock() + self._config.send_timeout, batch.send_before)
         doubtful: list[tuple[ClaimedMessage, Interrupted]] = []
         for row in rows:
             if self._hurry() or self._clock() >= end or len(doubtful) == DOUBTS:
@@ -134,7 +135,7 @@ class PublishStep:
 
     def _try_alone(self, batch: Batch, row: ClaimedMessage) -> Interrupted | None:
         """Publish one row. Returns the interruption that it met, or perhaps caused."""
-        message = self._open_whole(batch, row)
+        message = self._open_whole(batch, row) if self._clock() < batch.send_before else None
         if message is None:
             return None
         route = message.exchange, message.routing_key
@@ -151,7 +152,8 @@ class PublishStep:
                 self._let_rest(route)
             return exc
         except Exception as exc:  # noqa: BLE001  whatever a message provokes is its own failure
-            batch.add(self._judge(row, exc))
+            if row.id in batch.unsent:
+                batch.add(self._judge(row, exc))
         return None
 
     def _patience(self, batch: Batch) -> float:

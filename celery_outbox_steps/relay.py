@@ -120,7 +120,7 @@ class Relay:
         batch = self._batch
         if batch is None:
             return BatchResult()
-        batch.keep_orphans_apart()
+        batch.keep_suspects_apart()
         try:
             batch.settle(self._store, self._relay_id)
             if batch.unsent:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
 
+ORPHANED = ""
+"""`claimed_by` of a row that no relay holds and that is still `orphaned`: it was only deferred."""
 INTERRUPTED = "the relay ended while it published this message"
 """The `last_error` of an attempt that was begun and that has no outcome."""
 
@@ -102,7 +104,8 @@ class Store(Protocol):
         """Write what became of claimed rows, all or nothing. Returns how many were fenced off.
 
         Fenced off are rows that the relay does not hold, and `Published` ones that another relay
-        holds. The retries are counted from those of the message, not from those of the row. May be
+        holds. The retries are counted from those of the message, not from those of the row. A
+        `Deferred` row stays orphaned if it was. May be
         repeated after an error of unknown effect: what was settled is not settled twice.
         """
 

@@ -31,7 +31,14 @@ from celery_outbox_steps.messages import (
     Receipt,
     Retry,
 )
-from celery_outbox_steps.store import INTERRUPTED, DeadLetters, Sample, Stats, how_many_fit
+from celery_outbox_steps.store import (
+    INTERRUPTED,
+    ORPHANED,
+    DeadLetters,
+    Sample,
+    Stats,
+    how_many_fit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -245,6 +252,7 @@ class MemoryStore:
                 self._postpone(row, error, delay, message.retries + 1)
             case Deferred(message, error, delay):
                 self._postpone(row, error, delay, message.retries)
+                row.claimed_by = ORPHANED if message.orphaned else None
             case Dead(_, error, attempts):
                 row.retries = attempts
                 self._bury(row, error)
@@ -413,7 +421,7 @@ def _unlease(row: MemoryRow) -> None:
 
 def _may_settle(row: MemoryRow, outcome: Outcome, relay_id: str) -> bool:
     """The fence. What the broker has is settled unless another relay holds the row."""
-    if isinstance(outcome, Published) and row.claimed_by is None:
+    if isinstance(outcome, Published) and row.claimed_by in (None, ORPHANED):
         return row.due_at is not None
     return row.claimed_by == relay_id
 

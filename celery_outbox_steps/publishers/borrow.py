@@ -58,16 +58,15 @@ def _connected(
 ) -> Iterator[Any]:
     connection = _acquire(app, deadline)
     try:
-        if prepare is not None:
-            prepare(connection)
-        connect(connection, deadline)
+        connect(connection, deadline, prepare)
         forks.shield(connection)
         yield connection
     except BaseException:
         discard(connection)
         raise
     finally:
-        connection.release()
+        with suppress(Exception):  # what the broker has answered stays answered
+            connection.release()
 
 
 def discard(connection: Any) -> None:
@@ -88,15 +87,19 @@ def _acquire(app: Any, deadline: Deadline) -> Any:
         raise Outage(describe(exc)) from exc
 
 
-def connect(connection: Any, deadline: Deadline) -> None:
+def connect(
+    connection: Any, deadline: Deadline, prepare: Callable[[Any], None] | None = None
+) -> None:
     """One attempt per configured broker. Whatever fails here is an `Outage`: no message was sent,
     and a wrong transport option (a TypeError) is no message's fault either.
     """
-    if connection.connected:
-        return
     patience = connection.connect_timeout
-    connection.connect_timeout = min(patience or deadline.left(), deadline.left())
     try:
+        if prepare is not None:
+            prepare(connection)
+        if connection.connected:
+            return
+        connection.connect_timeout = min(patience or deadline.left(), deadline.left())
         connection.ensure_connection(
             max_retries=max(0, len(connection.alt or ()) - 1),
             interval_start=0,

@@ -8,7 +8,7 @@ back, but never under the claim of another relay. Outcomes that are alike share 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_outbox_steps.messages import (
     CONTENTS,
@@ -19,7 +19,7 @@ from celery_outbox_steps.messages import (
     Published,
     Retry,
 )
-from celery_outbox_steps.store import INTERRUPTED
+from celery_outbox_steps.store import INTERRUPTED, ORPHANED
 from django_integration.store.dialect import (
     DEAD_LETTER,
     OUTBOX,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from django_integration.store.session import Session
 
 MINE = "claimed_by = %s"
-UNLESS_ANOTHERS = f"({MINE} OR claimed_by IS NULL) AND due_at IS NOT NULL"
+UNLESS_ANOTHERS = f"({MINE} OR claimed_by IS NULL OR claimed_by = '') AND due_at IS NOT NULL"
 """For what the broker has. A row that is kept after it was published has no due time."""
 
 
@@ -90,8 +90,8 @@ class Writes:
 
     def _settle(self, work: _Work, relay_id: str) -> int:
         settled = self._publish(work, relay_id)
-        for (error, delay, retries), ids in work.again.items():
-            settled += self._postpone(ids, error, delay, retries, relay_id)
+        for postponed, ids in work.again.items():
+            settled += self._postpone(ids, postponed, relay_id)
         for (error, attempts), ids in work.dead.items():
             settled += self._bury(ids, error, attempts, relay_id)
         return settled
@@ -110,13 +110,12 @@ class Writes:
             for retries, ids in work.published.items()
         )
 
-    def _postpone(
-        self, ids: Sequence[int], error: str, delay: float, retries: int, relay_id: str
-    ) -> int:
+    def _postpone(self, ids: Sequence[int], postponed: _Postponed, relay_id: str) -> int:
+        error, delay, retries, holder = postponed
         return self.update(
             f"retries = %s, due_at = {self._dialect.later}, last_error = %s,"
-            f" updated_at = {self._dialect.now}, {UNLEASED}",
-            [retries, delay, self._dialect.text(error)],
+            f" updated_at = {self._dialect.now}, claimed_by = %s, claimed_until = NULL",
+            [retries, delay, self._dialect.text(error), holder],
             ids,
             relay_id,
         )
@@ -134,14 +133,23 @@ class Writes:
         return self._delete(ids, relay_id)
 
 
+class _Postponed(NamedTuple):
+    """What is written for a row that is tried again."""
+
+    error: str
+    delay: float
+    retries: int
+    holder: str | None
+    """What is left in `claimed_by`."""
+
+
 class _Work:
     """Outcomes by what has to be written for them, so that equal ones share a statement."""
 
     def __init__(self, outcomes: Iterable[Outcome]) -> None:
         self.published: dict[int, list[int]] = defaultdict(list)
         """By failed attempts."""
-        self.again: dict[tuple[str, float, int], list[int]] = defaultdict(list)
-        """By error, delay and the retries that are spent then."""
+        self.again: dict[_Postponed, list[int]] = defaultdict(list)
         self.dead: dict[tuple[str, int], list[int]] = defaultdict(list)
         """By error and failed attempts."""
         for outcome in outcomes:
@@ -156,8 +164,11 @@ class _Work:
             case Published(message):
                 self.published[message.retries].append(message.id)
             case Retry(message, error, delay):
-                self.again[error, delay, message.retries + 1].append(message.id)
+                postponed = _Postponed(error, delay, message.retries + 1, None)
+                self.again[postponed].append(message.id)
             case Deferred(message, error, delay):
-                self.again[error, delay, message.retries].append(message.id)
+                holder = ORPHANED if message.orphaned else None
+                postponed = _Postponed(error, delay, message.retries, holder)
+                self.again[postponed].append(message.id)
             case Dead(message, error, attempts):
                 self.dead[error, attempts].append(message.id)

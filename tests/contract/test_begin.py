@@ -29,6 +29,18 @@ class TestBegin:
         message = only(backend.store().claim(10, LEASE, "heir"))
         assert (message.retries, message.attempted, message.orphaned) == (1, True, True)
 
+    def test_an_orphan_that_is_only_deferred_is_one_for_every_later_relay(self, backend):
+        store = backend.store()
+        claim_one(backend, store)
+        backend.pass_time(LEASE + 1)
+        for relay in ("heir", "heir", "another"):
+            store = backend.store()
+            message = only(store.claim(10, LEASE, relay, adopt=True))
+            assert message.orphaned
+            assert store.settle([Deferred(message, "no time", 0)], relay) == 0
+        assert store.settle([Published(message)], "heir") == 0
+        assert backend.rows() == []
+
     def test_the_message_is_as_the_relay_knew_it(self, backend):
         store = backend.store()
         message = claim_one(backend, store, args="[1]", payload=b"x", retries=2)

@@ -324,6 +324,47 @@ class TestOneMessageBreaksTheConnection:
         assert (result.published, result.retried) == (1, 0)
         assert len(bench.publisher.published) == 1
 
+    def test_what_was_interrupted_is_not_given_back_as_new_when_the_worker_stops(self) -> None:
+        class Stops(RecordingPublisher):
+            lazy = False
+
+            def publish(self, messages: Any, timeout: float) -> Any:
+                try:
+                    yield from super().publish(messages, timeout)
+                finally:
+                    bench.in_a_hurry = True
+
+        bench = Bench(Stops())
+        bench.publisher.break_on_task("poison", self.BROKEN)
+        bench.add(3)
+        bench.add(task="poison")
+        result = bench.tick()
+        assert (result.released, result.deferred) == (0, 4)
+        assert all(row.attempted for row in bench.store.claim(10, 60, "next"))
+
+    def test_nothing_is_sent_alone_after_the_lease(self) -> None:
+        class Frozen(RecordingPublisher):
+            lazy = False
+
+            def publish(self, messages: Any, timeout: float) -> Any:
+                bench.here.now += 1000
+                yield from super().publish(messages, timeout)
+
+        bench = Bench(Frozen())
+        bench.publisher.break_on_task("poison", self.BROKEN)
+        bench.add(3)
+        bench.add(task="poison")
+        assert bench.tick().deferred == 4
+        assert bench.publisher.batches == 1
+
+    def test_a_transport_option_of_the_wrong_type_is_an_outage(self) -> None:
+        app = Celery("unit", broker="redis://127.0.0.1:1", set_as_current=False)
+        app.conf.broker_transport_options = {"socket_timeout": "30"}
+        bench = Bench(publisher_for(app))  # type: ignore[arg-type]
+        bench.add(2)
+        result = bench.tick()
+        assert (result.deferred, result.dead) == (2, 0)
+
     def test_a_broken_pool_is_an_outage(self) -> None:
         app = Celery("unit", broker="memory://", set_as_current=False)
         publisher = publisher_for(app)
@@ -451,13 +492,13 @@ class TestRowsThatKillTheirRelay:
         assert "ended without a result; 3 attempts" in letter.failure_reason
         assert letter.row.retries == 3
 
-    def test_an_orphan_that_was_not_sent_still_goes_alone(self) -> None:
+    def test_an_orphan_that_was_not_sent_is_still_one(self) -> None:
         bench = Bench(HurryAfter(1))
         bench.publisher.bench = bench
         bench.add(3)
         self.orphan(bench, 3)
         assert bench.tick().published == 1
-        assert [row.attempted for row in bench.store.claim(10, 60, "next")] == [True, True]
+        assert [row.orphaned for row in bench.store.claim(10, 60, "next")] == [True, True]
 
     @pytest.mark.parametrize("error", [MemoryError(), StoreError("packet too large")])
     def test_a_row_that_can_not_be_loaded_is_dead_and_stops_no_other(
