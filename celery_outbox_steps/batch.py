@@ -50,11 +50,9 @@ class Batch:
         """Rows that may break a connection or kill a relay are deferred and not given back, which
         would make them look new: they must not share a batch again.
         """
-        for row in [row for row in self.unsent.values() if self._is_suspect(row)]:
-            self.add(Deferred(row, "it was in flight when a batch was interrupted", 0.0))
-
-    def _is_suspect(self, row: ClaimedMessage) -> bool:
-        return row.orphaned or row.id in self.suspects
+        for row in list(self.unsent.values()):
+            if row.orphaned or row.id in self.suspects:
+                self.add(Deferred(row, "it was in flight when a batch was interrupted", 0.0))
 
     def settle(self, store: Store, relay_id: str) -> None:
         """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""

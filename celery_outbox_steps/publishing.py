@@ -90,11 +90,10 @@ class PublishStep:
                 batch.add(self._judge(opened[position], error))
                 if self._publisher.lazy and self._hurry():
                     return []
-        except (
-            Exception
-        ) as exc:  # also one that a message provoked in a publisher: alone it is found
+        except Exception as exc:
             if isinstance(exc, Outage) and not isinstance(exc, Interrupted):
                 raise
+            # Interrupted, or a message tripped the publisher itself: alone it is found.
             held_back = [row for row in fresh if row.id in batch.unsent]
             batch.suspects.update(row.id for row in held_back)
         return held_back + [row for row in batch.rows if row.has_history]
