@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_outbox_steps.options import install
-    from celery_outbox_steps.steps import OutboxRelayStep
+    from celery_outbox_steps.worker.options import install
+    from celery_outbox_steps.worker.steps import OutboxRelayStep
 
 __all__ = ["OutboxRelayStep", "install"]
 
-_WHERE = {"OutboxRelayStep": "steps", "install": "options"}
+_WHERE = {"OutboxRelayStep": "worker.steps", "install": "worker.options"}
 
 
 def __getattr__(name: str) -> Any:

@@ -57,29 +57,6 @@ def refuses_everything(error: BaseException) -> bool:
     )
 
 
-def describe(error: BaseException, limit: int = 1000) -> str:
-    """Class and message as one line that every database can store: no NUL, no lone surrogate."""
-    text = _named(error)
-    if error.__cause__ is not None:
-        text += f" ({_named(error.__cause__)})"
-    text = printable(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def printable(text: str) -> str:
-    """One line that can't forge another one: control characters and lone surrogates escaped."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
-def _named(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception as exc:  # noqa: BLE001  a library's __str__; the row must be settled anyway
-        return f"{type(error).__name__}: (no message: {type(exc).__name__})"
-
-
 _UNSENDABLE = (
     EnvelopeError,
     kombu_errors.SerializationError,

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from celery_outbox_steps.config import RelayConfig, read
 from celery_outbox_steps.errors import OutboxError, StoreError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.relay import Relay, new_relay_id
+from celery_outbox_steps.relay.tick import Relay, new_relay_id
+from celery_outbox_steps.settings import RelayConfig, read
 from celery_outbox_steps.store import DeadLetters, Store, load_stores
 
 CHUNK = 1000

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_outbox_steps.config import load
+from celery_outbox_steps.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """System checks: refuse to start wrong, with an id and a hint.
 
 `python manage.py check --tag celery_outbox` looks at the settings; with `--database default` also
-at the tables. What a value may be is said in `celery_outbox_steps.config` and only there; this
+at the tables. What a value may be is said in `celery_outbox_steps.settings` and only there; this
 module turns it into Django's messages. Ids are stable: one per kind of problem.
 
     E001 a value that can't work         E004 a database alias that does not exist
@@ -21,8 +21,8 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register  # n
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from celery_outbox_steps.config import SETTINGS, RelayConfig, Setting, meant_by, read, unknown
 from celery_outbox_steps.errors import ConfigurationError, StoreError
+from celery_outbox_steps.settings import SETTINGS, RelayConfig, Setting, meant_by, read, unknown
 from django_integration.conf import celery_app, django_settings, write_alias
 from django_integration.models import APP_LABEL
 from django_integration.tenancy import HINT, wrong_settings

@@ -14,7 +14,7 @@ from celery_outbox_steps.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_outbox_steps.metrics import Sink
+    from celery_outbox_steps.observe.metrics import Sink
 
 PREFIX = "celery_outbox"
 

@@ -1,7 +1,7 @@
 """The two tables: rows on their way to the broker, and rows that could not get there.
 
 What a state means in columns is said here once, as a QuerySet method, and nowhere else. The hot
-paths (enqueue, claim, settle) write SQL of their own; see `django_integration.rows` and
+paths (enqueue, claim, settle) write SQL of their own; see `django_integration.enqueue.rows` and
 `django_integration.store`. Admin, commands and tests read through these models.
 """
 

@@ -14,9 +14,9 @@ from celery import current_app
 from django.db import connections
 from django.dispatch import Signal
 
-from celery_outbox_steps.config import read
 from celery_outbox_steps.messages import Dead, Outcome, Published, Retry
-from celery_outbox_steps.suppression import traced
+from celery_outbox_steps.observe.suppression import traced
+from celery_outbox_steps.settings import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

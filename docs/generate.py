@@ -25,7 +25,7 @@ NEVER_SHOWN = {"help", "version"}
 
 
 def settings() -> str:
-    from celery_outbox_steps.config import SETTINGS
+    from celery_outbox_steps.settings import SETTINGS
 
     rows = ["| setting | flag | default | meaning |", "|---|---|---|---|"]
     for each in sorted(SETTINGS, key=lambda setting: setting.name):
@@ -47,7 +47,7 @@ def commands() -> str:
 def control() -> str:
     from celery.worker.control import Panel
 
-    import celery_outbox_steps.control  # noqa: F401  registers its commands
+    import celery_outbox_steps.worker.control  # noqa: F401  registers its commands
 
     rows = ["| command | what it does |", "|---|---|"]
     for name, meta in sorted(Panel.meta.items()):

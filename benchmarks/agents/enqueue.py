@@ -62,7 +62,7 @@ def insertion(task: Any) -> tuple[str, list[Any]]:
     """The statement that one call executes."""
     from django.db import connection
 
-    from django_integration import rows
+    from django_integration.enqueue import rows
 
     task.delay(0, PAYLOAD)
     with connection.cursor() as cursor:

@@ -55,9 +55,9 @@ def _parts(values: list[float], size: int) -> list[list[float]]:
 
 
 def relay(app: Any, messages: int) -> dict[str, list[float]]:
-    from celery_outbox_steps.config import RelayConfig
     from celery_outbox_steps.publishers import publisher_for
-    from celery_outbox_steps.relay import Relay
+    from celery_outbox_steps.relay.tick import Relay
+    from celery_outbox_steps.settings import RelayConfig
     from django_integration.store import stores
 
     (store,), publisher = stores(app), publisher_for(app)

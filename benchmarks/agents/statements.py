@@ -13,9 +13,9 @@ from benchmarks import agents
 
 
 def ours(app: Any, messages: int, count: Any) -> None:
-    from celery_outbox_steps.config import RelayConfig
     from celery_outbox_steps.publishers import publisher_for
-    from celery_outbox_steps.relay import Relay
+    from celery_outbox_steps.relay.tick import Relay
+    from celery_outbox_steps.settings import RelayConfig
     from django_integration.store import stores
 
     (store,) = stores(app)

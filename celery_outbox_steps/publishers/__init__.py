@@ -23,7 +23,7 @@ def publisher_for(app: Any, declare: bool = True) -> Publisher:  # noqa: FBT001 
 
 def _publisher_class(transport: Any) -> Callable[[Any, bool], Publisher]:
     if (transport.driver_type, transport.driver_name) == ("amqp", "py-amqp"):
-        from celery_outbox_steps.publishers.amqp import AmqpPublisher
+        from celery_outbox_steps.publishers.amqp.publisher import AmqpPublisher
 
         return AmqpPublisher
     if transport.driver_type == "redis":

@@ -16,7 +16,7 @@ from kombu.common import maybe_declare
 from celery_outbox_steps.classify import concerns_connection
 from celery_outbox_steps.errors import Outage
 from celery_outbox_steps.messages import Receipt
-from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer, discard
+from celery_outbox_steps.publishers.pool import Deadline, discard, pooled_producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,12 +38,12 @@ class GenericPublisher:
     def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
         """See `Publisher.publish`. Ends early, without receipts, once `timeout` has passed."""
         deadline = Deadline(timeout)
-        with borrowed_producer(self.app, deadline) as producer:
+        with pooled_producer(self.app, deadline) as producer:
             yield from self._one_by_one(producer, messages, deadline)
 
     def reachable(self, timeout: float) -> bool:
         """A directory can be tried out. Other transports "connect" whatever their state."""
-        with suppress(Outage), borrowed_producer(self.app, Deadline(timeout)) as producer:
+        with suppress(Outage), pooled_producer(self.app, Deadline(timeout)) as producer:
             folder = getattr(producer.channel, "data_folder_out", None)
             if folder is not None:
                 with TemporaryFile(dir=folder) as file:

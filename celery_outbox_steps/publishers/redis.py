@@ -18,13 +18,13 @@ from kombu.utils.json import JSONEncoder
 from celery_outbox_steps.classify import concerns_connection, refuses_everything
 from celery_outbox_steps.errors import Interrupted, Outage
 from celery_outbox_steps.messages import Receipt
-from celery_outbox_steps.publishers.borrow import Deadline, borrowed_producer, discard
 from celery_outbox_steps.publishers.generic import (
     GenericPublisher,
     declare_missing,
     hand_over,
     send_event,
 )
+from celery_outbox_steps.publishers.pool import Deadline, discard, pooled_producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,7 +86,7 @@ class RedisPublisher(GenericPublisher):
     def _producer(self, deadline: Deadline, timeout: float) -> AbstractContextManager[Any]:
         # The longest so far: a new bound needs a new connection.
         self._longest = max(self._longest, timeout)
-        return borrowed_producer(self.app, deadline, prepare=_bound_waits(self._longest))
+        return pooled_producer(self.app, deadline, prepare=_bound_waits(self._longest))
 
 
 class RedisBatch:
@@ -163,7 +163,7 @@ class _Pushes:
         self.size = 0
         self._lists: dict[str, _List] = defaultdict(_List)
         self._keys: dict[tuple[str, Any], str] = {}
-        self._familiar = _is_familiar(channel)
+        self._fast_path = _supports_fast_path(channel)
         start = str(uuid4())[:-12]
         self._tags = (f"{start}{number:012x}" for number in count())
         """UUIDs as kombu makes them, but the system is asked for randomness only once."""
@@ -171,7 +171,7 @@ class _Pushes:
     def can_take(self, message: Message) -> bool:
         # A queue with an expiry has its keys renewed with every push: left to kombu.
         channel = self.channel
-        return self._familiar and not message.exchange and not channel._expires  # noqa: SLF001
+        return self._fast_path and not message.exchange and not channel._expires  # noqa: SLF001
 
     def add(self, index: int, message: Message) -> None:
         channel = self.channel
@@ -232,7 +232,7 @@ class _List:
         self.texts.append(text)
 
 
-def _is_familiar(channel: Any) -> bool:
+def _supports_fast_path(channel: Any) -> bool:
     """Whether pushing is still done as it was when this was written; else kombu does it."""
     from kombu.transport import redis, virtual
 

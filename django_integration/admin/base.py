@@ -19,13 +19,13 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
 from django.utils.text import capfirst
 
-from celery_outbox_steps.config import load
-from django_integration import redaction
+from celery_outbox_steps.settings import load
 from django_integration.admin.filters import STATE, TASK_NAME
+from django_integration.admin.formatting import moment
 from django_integration.admin.paging import NO_SCANS, REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
-from django_integration.admin.words import moment
 from django_integration.conf import celery_app, django_settings, write_alias
+from django_integration.enqueue import redaction
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet

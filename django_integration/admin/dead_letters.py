@@ -9,7 +9,7 @@ from django.contrib import admin
 from django_integration.admin import actions, states
 from django_integration.admin.base import StoredMessageAdmin
 from django_integration.admin.filters import DeadTaskNameFilter
-from django_integration.admin.words import failure, moment
+from django_integration.admin.formatting import failure, moment
 from django_integration.models import CeleryOutboxDeadLetter
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django_integration.admin import actions, states
 from django_integration.admin.base import StoredMessageAdmin
 from django_integration.admin.filters import STATE, StateFilter, TaskNameFilter
-from django_integration.admin.words import failure, moment
+from django_integration.admin.formatting import failure, moment
 from django_integration.models import CeleryOutbox
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from django.utils.formats import number_format
 from celery_outbox_steps.errors import StoreError
 from django_integration.admin import charts
 from django_integration.admin.filters import STATE, TASK_NAME
+from django_integration.admin.formatting import age
 from django_integration.admin.paging import along_indexes
-from django_integration.admin.words import age
 from django_integration.conf import write_alias
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 from django_integration.store import DjangoStore
-from django_integration.store.counts import STATS_CAP
+from django_integration.store.stats import STATS_CAP
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps.config import read
+from celery_outbox_steps.settings import read
 from django_integration.conf import write_alias
 from django_integration.store.base import DjangoStore
 from django_integration.tenancy import refuse_tenant_schemas

@@ -17,7 +17,8 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
 from django_integration import signals
-from django_integration.store import counts, upkeep
+from django_integration.store import maintenance as upkeep
+from django_integration.store import stats as counts
 from django_integration.store.dialect import (
     DEAD_LETTER,
     OUTBOX,

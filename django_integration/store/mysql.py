@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from django_integration.store.dialect import LOCK_TIMEOUT
-from django_integration.store.two_steps import TwoSteps
+from django_integration.store.select_then_update import SelectThenUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BEYOND_BMP = re.compile("[^\x00-\uffff]")
 
 
-class MySQL(TwoSteps):
+class MySQL(SelectThenUpdate):
     now = "UTC_TIMESTAMP(6)"
     later = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
     waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"

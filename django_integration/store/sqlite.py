@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from django_integration.store.two_steps import TwoSteps
+from django_integration.store.select_then_update import SelectThenUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class SQLite(TwoSteps):
+class SQLite(SelectThenUpdate):
     now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
     later = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
     waited = "(julianday('now') - julianday(created_at)) * 86400.0"

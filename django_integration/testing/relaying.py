@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from django.db import connections
 
-from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.errors import Nacked
-from celery_outbox_steps.relay import Relay
+from celery_outbox_steps.relay.tick import Relay
+from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import RecordingPublisher
 from django_integration.conf import celery_app
 from django_integration.store import DjangoStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps.config import SETTINGS
+from celery_outbox_steps.settings import SETTINGS
 from tests import helpers
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ class Row:
         return self.holder == relay or forgotten
 
 
-class Relays(RuleBasedStateMachine):
+class RelayGroup(RuleBasedStateMachine):
     backend = None
     retention: float | None = None
 
@@ -195,7 +195,7 @@ def _outcome(message, kind):
 
 @pytest.mark.parametrize("retention", [None, 1e9])
 def test_no_order_of_events_breaks_the_contract(backend, retention):
-    machine = type("Machine", (Relays,), {"backend": backend, "retention": retention})
+    machine = type("Machine", (RelayGroup,), {"backend": backend, "retention": retention})
     run_state_machine_as_test(
         machine,
         settings=settings(

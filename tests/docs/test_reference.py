@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from celery_outbox_steps import config, errors, metrics
+from celery_outbox_steps import errors
+from celery_outbox_steps import settings as config
+from celery_outbox_steps.observe import metrics
 from celery_outbox_steps.store import Store
 from tests.docs.pages import DOCS, ROOT, name, pages
 from tests.docs.processes import clean_environment

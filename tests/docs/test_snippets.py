@@ -14,7 +14,7 @@ import pytest
 from celery import shared_task
 from django.db import transaction
 
-from celery_outbox_steps.config import SETTINGS
+from celery_outbox_steps.settings import SETTINGS
 from tests.docs.pages import DOCS, README, Block, blocks, pages
 
 if TYPE_CHECKING:

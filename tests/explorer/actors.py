@@ -1,4 +1,4 @@
-"""Relays and their helper threads as greenlets that run one step at a time, in a chosen order.
+"""RelayGroup and their helper threads as greenlets that run one step at a time, in a chosen order.
 
 A step ends at each call of the database or the broker. `Thread.start` makes an actor of a thread
 that an actor starts, and `Thread.join` waits for it in the model, so that the relay itself needs no

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from kombu.utils.json import dumps
 
-from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.errors import Interrupted, StoreError
 from celery_outbox_steps.messages import Message, Receipt
-from celery_outbox_steps.relay import Relay
+from celery_outbox_steps.relay.tick import Relay
+from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore
 from tests.explorer.actors import Actor, Process, Stage
 

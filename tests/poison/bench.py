@@ -11,9 +11,9 @@ from uuid import uuid4
 from django.db import connection, transaction
 from kombu import Exchange, Queue, pools
 
-from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.messages import Deferred, Retry
-from celery_outbox_steps.service import RelayService
+from celery_outbox_steps.settings import RelayConfig
+from celery_outbox_steps.worker.service import RelayService
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
 from tests import helpers
@@ -64,7 +64,7 @@ class Bench:
 
     def start(self) -> Bench:
         self.service.start()
-        self.service.open_gate()
+        self.service.broker_up()
         return self
 
     def stop(self) -> None:

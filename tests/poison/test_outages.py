@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.messages import Retry
+from celery_outbox_steps.settings import RelayConfig
 from tests import helpers
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kombu import Exchange, Queue
 
-from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.messages import Deferred, Retry
+from celery_outbox_steps.settings import RelayConfig
 from tests import helpers
 from tests.poison.poisons import to_exchange
 

@@ -10,9 +10,9 @@ import pytest
 from django.db import connection
 from kombu import Connection, Exchange, Queue
 
-from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.relay import Relay
+from celery_outbox_steps.relay.tick import Relay
+from celery_outbox_steps.settings import RelayConfig
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
 from tests import helpers

@@ -165,7 +165,7 @@ def test_a_body_of_absurd_size(bench: Bench) -> None:
 
 def test_no_payload_in_logs_or_errors(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever goes wrong, what a task was called with stays in its row."""
-    from celery_outbox_steps.events import Journal
+    from celery_outbox_steps.observe.journal import Journal
 
     caplog.set_level(logging.DEBUG)
     journal = Journal("default", "security")

@@ -9,7 +9,7 @@ import pytest
 from django.core.checks import Tags, registry
 from django.test.utils import override_settings
 
-from celery_outbox_steps.config import BY_NAME, SETTINGS
+from celery_outbox_steps.settings import BY_NAME, SETTINGS
 from django_integration import OutboxCelery
 from django_integration.checks import check_databases, check_settings
 

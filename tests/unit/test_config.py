@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from celery_outbox_steps.config import BY_NAME, SETTINGS, RelayConfig, nearest, read
 from celery_outbox_steps.errors import ConfigurationError
+from celery_outbox_steps.settings import BY_NAME, SETTINGS, RelayConfig, nearest, read
 
 
 def app(**conf: Any) -> Any:

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from celery_outbox_steps import forks
-from celery_outbox_steps.forks import ForkGate, gate
+from celery_outbox_steps.worker import forks
+from celery_outbox_steps.worker.forks import ForkBarrier, gate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -205,8 +205,8 @@ def test_the_gate_is_fresh_in_the_child() -> None:
 
 
 def test_there_is_one_gate_per_process() -> None:
-    assert isinstance(gate, ForkGate)
-    assert forks.gate is gate
+    assert isinstance(gate, ForkBarrier)
+    assert forks.barrier is gate
 
 
 def test_a_child_drops_a_shielded_socket_without_shutting_it_down() -> None:

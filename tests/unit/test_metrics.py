@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_outbox_steps.errors import ConfigurationError
-from celery_outbox_steps.metrics import Meter, meter_for
+from celery_outbox_steps.observe.metrics import Meter, meter_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +105,9 @@ def test_a_factory_may_decline() -> None:
     assert meter_for(conf(metrics=lambda app: None)) is None
 
 
-@pytest.mark.parametrize("chosen", ["no.such.module:sink", "celery_outbox_steps.metrics:nothing"])
+@pytest.mark.parametrize(
+    "chosen", ["no.such.module:sink", "celery_outbox_steps.observe.metrics:nothing"]
+)
 def test_a_path_that_leads_nowhere_is_refused_at_start(chosen: str) -> None:
     with pytest.raises(ConfigurationError, match="CELERY_OUTBOX_METRICS"):
         meter_for(conf(metrics=chosen))

@@ -10,10 +10,10 @@ from celery import Celery, bootsteps
 from celery.contrib.testing.worker import start_worker
 
 from celery_outbox_steps import OutboxRelayStep, install
-from celery_outbox_steps.config import SETTINGS
-from celery_outbox_steps.options import GROUP
-from celery_outbox_steps.steps import BrokerGateStep, RelayCannotStart
+from celery_outbox_steps.settings import SETTINGS
 from celery_outbox_steps.testing import MemoryStore
+from celery_outbox_steps.worker.options import GROUP
+from celery_outbox_steps.worker.steps import BrokerConnectionStep, RelayCannotStart
 from tests.helpers import wait_for
 
 
@@ -86,15 +86,15 @@ def test_what_can_not_work_does_not_start(app: Celery, flags: Any, words: str) -
 
 def test_the_gate_is_harmless_in_a_later_worker_without_a_relay(app: Celery) -> None:
     worker_of(app, outbox_relay=True)
-    assert BrokerGateStep in app.steps["consumer"]
+    assert BrokerConnectionStep in app.steps["consumer"]
     worker = worker_of(app)
-    assert not any(isinstance(step, BrokerGateStep) for step in worker.consumer.steps)
+    assert not any(isinstance(step, BrokerConnectionStep) for step in worker.consumer.steps)
 
 
 def test_the_gate_tells_a_lost_connection_from_a_shutdown(app: Celery) -> None:
     worker = worker_of(app, outbox_relay=True)
     consumer = worker.consumer
-    (gate,) = (step for step in consumer.steps if isinstance(step, BrokerGateStep))
+    (gate,) = (step for step in consumer.steps if isinstance(step, BrokerConnectionStep))
     (service,) = worker.outbox_relays.services
     service.start()
     gate.start(consumer)

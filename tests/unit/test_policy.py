@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_outbox_steps.policy import Backoff, Breaker, IdleSchedule, restart_pause
+from celery_outbox_steps.relay.policy import Backoff, Breaker, IdleSchedule, restart_pause
 
 
 @pytest.mark.parametrize(("retries", "delay"), [(0, 120), (1, 240), (4, 1920), (5, 3600)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_integration.redaction import PLACEHOLDER, redact, visible_options
+from django_integration.enqueue.redaction import PLACEHOLDER, redact, visible_options
 
 
 def stars(task_name: str, args: Any, kwargs: Any) -> Any:

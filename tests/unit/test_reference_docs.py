@@ -6,8 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-from celery_outbox_steps.config import BY_NAME
-from celery_outbox_steps.metrics import METRICS
+from celery_outbox_steps.observe.metrics import METRICS
+from celery_outbox_steps.settings import BY_NAME
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"

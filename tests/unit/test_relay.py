@@ -11,11 +11,11 @@ import pytest
 from celery import Celery
 from kombu.utils.json import dumps
 
-from celery_outbox_steps.config import RelayConfig
 from celery_outbox_steps.errors import ConfirmTimeout, Interrupted, Nacked, StoreError
 from celery_outbox_steps.messages import BatchResult, Receipt
 from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.relay import Relay
+from celery_outbox_steps.relay.tick import Relay
+from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Clock:
         return self.now
 
 
-def taking(seconds: float, clock: Clock, function: Callable[..., Any]) -> Callable[..., Any]:
+def buffer_for(seconds: float, clock: Clock, function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, but slow."""
 
     def slow(*args: Any, **kwargs: Any) -> Any:
@@ -857,7 +857,7 @@ def test_rows_whose_lease_ran_out_during_the_claim_are_given_back(
     """The claim waited for a lock on the table, and the lease began before that."""
     bench = Bench(stale_timeout=300, send_timeout=10)
     bench.add(2)
-    monkeypatch.setattr(bench.store, "claim", taking(301, bench.here, bench.store.claim))
+    monkeypatch.setattr(bench.store, "claim", buffer_for(301, bench.here, bench.store.claim))
     result = bench.relay.run_once()
     assert (result.claimed, result.released, bench.publisher.published) == (2, 2, [])
     monkeypatch.undo()

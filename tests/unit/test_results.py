@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_integration.results import stay_offline
+from django_integration.celery_hooks.result_backends import stay_offline
 
 
 class Consumer:

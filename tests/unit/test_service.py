@@ -13,13 +13,13 @@ import pytest
 from celery import Celery
 from kombu.utils.json import dumps
 
-from celery_outbox_steps import bell
-from celery_outbox_steps.config import RelayConfig
+from celery_outbox_steps import wakeups as bell
 from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.events import Journal
 from celery_outbox_steps.messages import BatchResult
-from celery_outbox_steps.service import RelayService
+from celery_outbox_steps.observe.journal import Journal
+from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
+from celery_outbox_steps.worker.service import RelayService
 from django_integration.store.listen import Bell
 from tests.helpers import wait_for
 
@@ -86,7 +86,7 @@ class Bench:
     def started(self, *, gate: bool = True) -> Bench:
         self.service.start()
         if gate:
-            self.service.open_gate()
+            self.service.broker_up()
         return self
 
     def wait_until_published(self, count: int) -> None:
@@ -117,7 +117,7 @@ def test_relays_once_started_and_the_gate_is_open(bench: Bench) -> None:
 
 def test_the_gate_may_open_before_the_thread_runs(bench: Bench) -> None:
     bench.add()
-    bench.service.open_gate()
+    bench.service.broker_up()
     assert bench.service.state == "not started"
     bench.started(gate=False).wait_until_published(1)
 
@@ -127,9 +127,9 @@ def test_nothing_is_claimed_while_the_gate_is_closed(bench: Bench) -> None:
     bench.add()
     wait_for(lambda: bench.service.state == "waiting for the broker")
     assert next(iter(bench.store.rows.values())).claimed_by is None
-    bench.service.open_gate()
+    bench.service.broker_up()
     bench.wait_until_published(1)
-    bench.service.close_gate()
+    bench.service.broker_down()
     assert bench.service.state == "waiting for the broker"
 
 
@@ -138,7 +138,7 @@ def test_a_gate_that_closes_in_mid_batch_lets_it_finish() -> None:
     bench.add(2)
     bench.started()
     assert bench.publisher.sending.wait(10)
-    bench.service.close_gate()
+    bench.service.broker_down()
     bench.publisher.go.release(2)
     wait_for(lambda: bench.store.rows == {})
     bench.add()
@@ -299,7 +299,7 @@ class TestErrors:
         bench.store.settle_error = StoreError("away")
         bench.add()
         bench.started().wait_until_published(1)
-        bench.service.close_gate()
+        bench.service.broker_down()
         bench.service.pause("maintenance")
         bench.store.settle_error = None
         wait_for(lambda: bench.store.rows == {})
@@ -324,7 +324,7 @@ class TestLiveness:
         file = tmp_path / "alive"
         bench = Bench(idle_time=60, liveness_file=str(file)).started(gate=False)
         self._wait_for_touch(file)
-        bench.service.open_gate()
+        bench.service.broker_up()
         self._wait_for_touch(file)
         bench.store.error = StoreError("away")
         bench.store.wake()

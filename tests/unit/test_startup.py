@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_outbox_steps.config import BY_NAME, SETTINGS
-from celery_outbox_steps.steps import OutboxRelayStep, RelayCannotStart
+from celery_outbox_steps.settings import BY_NAME, SETTINGS
+from celery_outbox_steps.worker.steps import OutboxRelayStep, RelayCannotStart
 from django_integration import OutboxCelery
 
 WRONG: dict[str, list[Any]] = {

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from celery_outbox_steps.suppression import traced, untraced
+from celery_outbox_steps.observe.suppression import traced, untraced
 
 CODE = """
 import sys
-from celery_outbox_steps.suppression import untraced
+from celery_outbox_steps.observe.suppression import untraced
 assert untraced(lambda value: value)(1) == 1
 vendors = {"opentelemetry", "ddtrace", "sentry_sdk"}
 print([name for name in sys.modules if name.split(".")[0] in vendors])

@@ -21,8 +21,8 @@ from django.db import OperationalError, ProgrammingError, connection, connection
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
-from django_integration.conf import MAP_BY_MAP, DjangoSettings, QuickSettings
-from django_integration.enqueue import TransactionRequired
+from django_integration.conf import MAP_BY_MAP, FastDjangoSettings, FastSettings
+from django_integration.enqueue.enqueuer import TransactionRequired
 from tests.proj.relaying import messages, rows
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def test_every_setting_is_what_celery_itself_says(namespace: str | None) -> None
         app.config_from_object("django.conf:settings", namespace=namespace)
     app.conf.task_default_queue = "changed"
     assert app.conf.task_default_queue == "changed"
-    assert type(app.conf) is QuickSettings
+    assert type(app.conf) is FastSettings
     for name in spellings():
         assert _read(app.conf, name) == _read(CelerySettings.__getitem__, app.conf, name), name
 
@@ -248,7 +248,7 @@ def test_a_copy_of_the_configuration_is_one_of_its_own(django_app: Any) -> None:
 
 def test_django_is_still_asked_for_settings_the_short_way(django_app: Any) -> None:
     """It relies on where Django keeps them; should that change, calls get slower, not wrong."""
-    assert any(type(each) is DjangoSettings for each in django_app.conf.maps)
+    assert any(type(each) is FastDjangoSettings for each in django_app.conf.maps)
     assert type(settings._wrapped) is Settings
     assert {"CELERY_BROKER_URL", "DATABASES"} <= vars(settings._wrapped).keys()
 

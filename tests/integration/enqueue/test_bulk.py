@@ -12,7 +12,7 @@ from celery import group
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_integration import rows as row_module
+from django_integration.enqueue import rows as row_module
 from tests.proj.relaying import rows
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from celery import chain, chord, signals
 from django.db import connection, transaction
 
-from django_integration.redaction import visible_options
+from django_integration.enqueue.redaction import visible_options
 from django_integration.signals import outbox_message_created
 from tests.proj.relaying import messages, rows
 

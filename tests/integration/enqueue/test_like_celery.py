@@ -13,9 +13,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from kombu import Producer
 
-from django_integration import bulk
-from django_integration.capture import CapturingProducer
-from django_integration.rows import CHUNK_ROWS
+from django_integration.enqueue import bulk
+from django_integration.enqueue.capture import CapturingProducer
+from django_integration.enqueue.rows import CHUNK_ROWS
 from tests.proj.databases import redis_url
 from tests.proj.relaying import rows
 

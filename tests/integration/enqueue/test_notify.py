@@ -9,8 +9,8 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_integration import enqueue
-from django_integration.rows import CHANNEL
+from django_integration.enqueue import enqueuer as enqueue
+from django_integration.enqueue.rows import CHANNEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from django.test import TestCase
 from django.test.utils import CaptureQueriesContext, override_settings
 
 from celery_outbox_steps.errors import ConfigurationError
-from django_integration.enqueue import TransactionRequired
+from django_integration.enqueue.enqueuer import TransactionRequired
 from tests.proj.relaying import rows
 
 if TYPE_CHECKING:

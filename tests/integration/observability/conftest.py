@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_outbox_steps.config import RelayConfig
-from celery_outbox_steps.metrics import meter_for
-from celery_outbox_steps.service import RelayService
+from celery_outbox_steps.observe.metrics import meter_for
+from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import RecordingPublisher
+from celery_outbox_steps.worker.service import RelayService
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
 from tests.helpers import wait_for
@@ -62,7 +62,7 @@ class Watched:
 
     def start(self) -> Watched:
         self.service.start()
-        self.service.open_gate()
+        self.service.broker_up()
         return self
 
     def stop(self) -> None:

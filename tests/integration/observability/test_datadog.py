@@ -132,7 +132,7 @@ def test_an_agent_that_is_away_hurts_nobody(
 def test_the_old_names_switch_metrics_on_and_off(
     make_app: Callable[..., Any], settings: Any
 ) -> None:
-    from celery_outbox_steps.metrics import meter_for
+    from celery_outbox_steps.observe.metrics import meter_for
 
     settings.MONITORING_METRICS_ENABLED = True
     assert meter_for(make_app()) is not None

@@ -75,11 +75,11 @@ def test_a_relay_that_waits_for_the_broker_or_is_paused_is_alive(
     app: Any, watch: Callable[..., Any], file: Path
 ) -> None:
     relay = watch(app, config=config(file))
-    relay.service.close_gate()
+    relay.service.broker_down()
     wait_for(lambda: alive(file))
     make_old(file)
     wait_for(lambda: alive(file))
-    relay.service.open_gate()
+    relay.service.broker_up()
     relay.service.pause("maintenance")
     make_old(file)
     wait_for(lambda: alive(file))

@@ -14,9 +14,9 @@ from sentry_sdk.integrations.django import DjangoIntegration
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
-from celery_outbox_steps import tracing
 from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.events import Journal
+from celery_outbox_steps.observe import tracing
+from celery_outbox_steps.observe.journal import Journal
 from tests.docs.pages import DOCS, blocks
 from tests.helpers import wait_for
 from tests.integration.observability.running import count_claims, run_task

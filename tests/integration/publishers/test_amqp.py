@@ -12,7 +12,7 @@ from kombu import Connection, Exchange, Producer, Queue
 from celery_outbox_steps.classify import is_permanent
 from celery_outbox_steps.errors import Nacked, Outage, Unroutable
 from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.publishers.amqp import AmqpPublisher
+from celery_outbox_steps.publishers.amqp.publisher import AmqpPublisher
 from tests.integration.publishers.conftest import Broker, task_message
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ def test_events_follow_their_messages_and_never_fail_them(broker: Broker) -> Non
 
 
 def test_more_exchanges_than_channels(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_outbox_steps.publishers.pipeline.MAX_CHANNELS", 4)
+    monkeypatch.setattr("celery_outbox_steps.publishers.amqp.pipeline.MAX_CHANNELS", 4)
     queue = broker.queue()
     names = [broker.exchange(broker.name(f"x{n}")) for n in range(12)]
     with Connection(broker.url) as connection:
@@ -391,7 +391,9 @@ def test_without_a_pool(rabbitmq_url: str) -> None:
 def test_a_transport_that_we_do_not_know_is_written_to_by_pyamqp(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_outbox_steps.publishers.pipeline.is_familiar", lambda wire: False)
+    monkeypatch.setattr(
+        "celery_outbox_steps.publishers.amqp.pipeline.supports_fast_path", lambda wire: False
+    )
     queue = broker.queue()
     messages = [task_message(queue.name) for _ in range(500)]
     messages[250].headers["value"] = object()

@@ -179,7 +179,7 @@ def test_the_broker_closes_the_connection(
 def test_a_message_that_breaks_the_connection_is_found_alone(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from celery_outbox_steps.publishers import pipeline
+    from celery_outbox_steps.publishers.amqp import pipeline
 
     frames = pipeline.publish_frames
     culprit = None

@@ -19,8 +19,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_outbox_steps.messages import Message
-from celery_outbox_steps.publishers.confirms import ConfirmChannel
-from celery_outbox_steps.publishers.frames import publish_frames
+from celery_outbox_steps.publishers.amqp.channel import ConfirmChannel
+from celery_outbox_steps.publishers.amqp.frames import publish_frames
 from tests.integration.publishers.conftest import task_message
 
 text = st.text(st.characters(), max_size=30) | st.text("\ud800\udfff\x00aä", max_size=5)

@@ -297,10 +297,10 @@ def test_a_server_that_became_a_replica_is_left(tmp_path: Path) -> None:
 
 def test_what_we_use_inside_kombu_is_still_there() -> None:
     """If this fails, kombu has changed: read `publishers.redis` again before releasing."""
-    from celery_outbox_steps.publishers.redis import _is_familiar
+    from celery_outbox_steps.publishers.redis import _supports_fast_path
 
     with Connection("redis://") as connection:
         channel = object.__new__(connection.transport.Channel)
-    assert _is_familiar(channel)
+    assert _supports_fast_path(channel)
     for name in ("_inplace_augment_message", "_get_message_priority", "_q_for_pri", "_expires"):
         assert hasattr(channel, name) or name == "_expires"

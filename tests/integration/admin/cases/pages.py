@@ -12,7 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_integration.admin import actions, charts, paging, states, words
+from django_integration.admin import actions, charts, paging, states
+from django_integration.admin import formatting as words
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 from tests.integration.admin import project
 from tests.integration.admin.cases.conftest import (

@@ -1,0 +1,96 @@
+"""The kinds of values that settings have: what they must be, in words and as a function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value must be: `parse` returns it in its final type or raises ValueError."""
+
+    words: str
+    parse: Callable[[Any], Any]
+    flag_type: type = str
+    can_name: Callable[[Any], bool] | None = None
+    """Whether a dotted path may name this object. None: a value of this kind is never a path."""
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _integer(minimum: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ValueError
+        return value
+
+    return parse
+
+
+def _seconds(minimum: float) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError
+        if not math.isfinite(value) or value < minimum:
+            raise ValueError
+        return float(value)
+
+    return parse
+
+
+def _optional(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else parse(value)
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
+
+
+def _path_of(is_right: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """The object itself, or the dotted path that names it."""
+    return lambda value: value if is_right(value) else _path(value)
+
+
+def _is_app(value: Any) -> bool:
+    return hasattr(value, "conf") and hasattr(value, "send_task")
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError
+    names = tuple(value)
+    if not all(isinstance(name, str) and name for name in names):
+        raise ValueError
+    return names
+
+
+BOOLEAN = Kind("True or False", _boolean, bool)
+COUNT = Kind("a whole number of at least 1", _integer(1), int)
+RETRIES = Kind("a whole number of at least 0", _integer(0), int)
+SECONDS = Kind("a number of seconds above 0, or a timedelta", _seconds(1e-3), float)
+PAUSE = Kind("a number of seconds of at least 0.01, or a timedelta", _seconds(0.01), float)
+MAYBE_SECONDS = Kind(
+    "None, a number of seconds above 0, or a timedelta", _optional(_seconds(1e-3)), float
+)
+FILE = Kind("None or a file path", _optional(_path))
+DOTTED = Kind("a dotted path or a callable", _path_of(callable), can_name=callable)
+MAYBE_DOTTED = Kind(
+    "None, a dotted path or a callable", _optional(_path_of(callable)), can_name=callable
+)
+MAYBE_APP = Kind(
+    "None, a dotted path or a Celery app", _optional(_path_of(_is_app)), can_name=_is_app
+)
+NAMES = Kind("a list of names", _names)
+MAYBE_NAMES = Kind("None or a list of names", _optional(_names))

@@ -1,0 +1,1 @@
+"""What leaves the outbox for people and their tools: log lines, counters, metrics, traces."""

@@ -1,0 +1,155 @@
+"""Metrics leave through one small sink; who receives them is the sink's business.
+
+`CELERY_OUTBOX_METRICS` names a callable that takes the Celery app and returns a `Sink`, or None for
+no metrics; "datadog" is short for ours. Enqueue and relay report to a `Meter`, which adds up,
+decides about the task-name tag and catches whatever the sink raises: metrics can't hurt a message.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from collections import Counter
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from celery_outbox_steps.settings import load, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+logger = logging.getLogger("celery_outbox")
+
+OTHER = "other"
+"""The `task_name` of tasks that are not on the allow-list."""
+
+
+SETTINGS = ("metrics", "metrics_task_tag", "metrics_task_names", "log_tracebacks")
+"""What a meter depends on."""
+
+
+class Metric(NamedTuple):
+    """One row of the catalogue."""
+
+    kind: str
+    tags: tuple[str, ...]
+    help: str
+
+
+NO_TAGS: Mapping[str, str] = {}
+MESSAGE_TAGS = ("database", "task_name")
+METRICS = {
+    "messages.enqueued": Metric("counter", MESSAGE_TAGS, "Calls stored, counted at the commit."),
+    "messages.published": Metric("counter", MESSAGE_TAGS, "Messages that the broker took."),
+    "messages.failed": Metric("counter", MESSAGE_TAGS, "Failed attempts; a retry follows."),
+    "messages.exceeded": Metric("counter", MESSAGE_TAGS, "Messages that became dead letters."),
+    "messages.deferred": Metric(
+        "counter",
+        MESSAGE_TAGS,
+        "Messages put back because the broker or their queue was away; no retry spent.",
+    ),
+    "messages.fenced": Metric(
+        "counter", ("database",), "Rows lost to another relay before they were settled."
+    ),
+    "queue.depth": Metric("gauge", ("database",), "Rows waiting, in flight or backing off."),
+    "dead_letter.count": Metric("gauge", ("database",), "Dead letters."),
+    "oldest_pending_age_seconds": Metric(
+        "gauge", ("database",), "Age of the row that has waited longest."
+    ),
+    "batch.size": Metric("gauge", ("database",), "Rows of the last batch."),
+    "batch.duration_ms": Metric(
+        "timing", ("database",), "From the claim of a batch to the last answer of the broker."
+    ),
+    "publish.latency_ms": Metric(
+        "timing", ("database",), "From storing a row to the broker's confirm: mean of a batch."
+    ),
+    "publish.latency_max_ms": Metric(
+        "timing", ("database",), "From storing a row to the broker's confirm: slowest of a batch."
+    ),
+}
+
+
+class Sink(Protocol):
+    """Where metrics go. Names come without the prefix `celery_outbox.`."""
+
+    def increment(self, name: str, value: int, tags: Mapping[str, str]) -> None: ...
+
+    def gauge(self, name: str, value: float, tags: Mapping[str, str]) -> None: ...
+
+    def timing(self, name: str, milliseconds: float, tags: Mapping[str, str]) -> None: ...
+
+
+class Meter:
+    """What enqueue and relay report to."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        task_tag: bool = True,
+        task_names: tuple[str, ...] | None = None,
+        tracebacks: bool = True,
+    ) -> None:
+        self._sink = sink
+        self._task_tag = task_tag
+        self._task_names = task_names
+        self._tracebacks = tracebacks
+        self._failed = False
+        self._shown = lru_cache(maxsize=1024)(self._tag_of)
+
+    def messages(self, counts: Mapping[tuple[str, str], int], database: str) -> None:
+        """Report counters by (metric, task name): one call of the sink per tag left."""
+        totals: Counter[tuple[str, str | None]] = Counter()
+        for (metric, task_name), count in counts.items():
+            totals[metric, self._shown(task_name)] += count
+        for (metric, shown), total in totals.items():
+            tags = {"database": database}
+            self.increment(metric, total, tags if shown is None else {**tags, "task_name": shown})
+
+    def increment(self, name: str, value: int, tags: Mapping[str, str]) -> None:
+        self._call("increment", name, value, tags)
+
+    def gauge(self, name: str, value: float, tags: Mapping[str, str] = NO_TAGS) -> None:
+        self._call("gauge", name, value, tags)
+
+    def timing(self, name: str, milliseconds: float, tags: Mapping[str, str] = NO_TAGS) -> None:
+        self._call("timing", name, milliseconds, tags)
+
+    def _tag_of(self, task_name: str) -> str | None:
+        if not self._task_tag:
+            return None
+        allowed = self._task_names
+        if allowed is None or any(fnmatch.fnmatchcase(task_name, each) for each in allowed):
+            return task_name
+        return OTHER
+
+    def _call(self, method: str, *args: Any) -> None:
+        try:
+            getattr(self._sink, method)(*args)
+        except Exception as exc:  # noqa: BLE001  a sink is somebody else's code
+            self._complain(exc)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            logger.error(
+                "celery_outbox_metrics_failed: the sink raised %s; further errors of it are not "
+                "logged",
+                type(error).__name__,
+                extra={"event": "celery_outbox_metrics_failed"},
+                exc_info=error if self._tracebacks else None,
+            )
+
+
+def meter_for(app: Any) -> Meter | None:
+    """A meter on the configured sink, or None where metrics are off."""
+    factory = load(app.conf, "metrics")
+    sink: Sink | None = None if factory is None else factory(app)
+    if sink is None:
+        return None
+    return Meter(
+        sink,
+        task_tag=read(app.conf, "metrics_task_tag"),
+        task_names=read(app.conf, "metrics_task_names"),
+        tracebacks=read(app.conf, "log_tracebacks"),
+    )

@@ -1,0 +1,320 @@
+"""Every setting and flag of the product, in one table, and the relay's frozen view of it.
+
+`SETTINGS` is the only place that knows names, defaults, units and what values can work: the worker
+flags, Django's system checks and the reference docs are made from it. A flag beats a setting.
+`RelayConfig` is what the relay runs with; it is built once, at worker start, or not at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.imports import symbol_by_name
+
+from celery_outbox_steps.errors import ConfigurationError
+from celery_outbox_steps.kinds import (
+    BOOLEAN,
+    COUNT,
+    DOTTED,
+    FILE,
+    MAYBE_APP,
+    MAYBE_DOTTED,
+    MAYBE_NAMES,
+    MAYBE_SECONDS,
+    NAMES,
+    PAUSE,
+    RETRIES,
+    SECONDS,
+    Kind,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: `CELERY_OUTBOX_<NAME>`, `app.conf.outbox_<name>`, `--outbox-<name>`."""
+
+    name: str
+    default: Any
+    kind: Kind
+    help: str
+    flag: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Short names of dotted paths."""
+
+    @property
+    def django_name(self) -> str:
+        return f"CELERY_OUTBOX_{self.name.upper()}"
+
+    @property
+    def conf_name(self) -> str:
+        return f"outbox_{self.name}"
+
+    @property
+    def flag_name(self) -> str:
+        return f"--outbox-{self.name.replace('_', '-')}"
+
+    def parse(self, value: Any, called: str | None = None) -> Any:
+        """The value in its final type, or a `ConfigurationError` that says what would work."""
+        try:
+            return self.kind.parse(value)
+        except ValueError:
+            raise ConfigurationError(
+                f"{called or self.django_name} must be {self.kind.words}, not {value!r}."
+            ) from None
+
+    def load(self, value: Any) -> Any:
+        """As `parse`, and a dotted path is replaced by what it names."""
+        value, can_name = self.parse(value), self.kind.can_name
+        if can_name is None or not isinstance(value, str):
+            return value
+        try:
+            found = symbol_by_name(self.aliases.get(value, value))
+        except Exception as exc:  # users' code is imported, and may raise anything
+            raise self._unusable(value, f"can't be imported: {exc}") from exc
+        if not can_name(found):
+            raise self._unusable(value, f"names {found!r}, which is not of the right kind")
+        return found
+
+    def _unusable(self, path: str, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.django_name} = {path!r} {why.splitlines()[0].rstrip('.')}. {self.help}"
+        )
+
+
+SETTINGS = (
+    Setting("relay", False, BOOLEAN, "Run the outbox relay inside this worker.", flag=True),
+    Setting(
+        "app",
+        None,
+        MAYBE_APP,
+        'Dotted path of the Celery app, like "proj.celery.app", for management commands and tests. '
+        "Default: Celery's current app.",
+    ),
+    Setting(
+        "store",
+        "django_integration.store:stores",
+        DOTTED,
+        "Dotted path of a function that takes the app and returns a list of Stores.",
+        flag=True,
+    ),
+    Setting(
+        "databases",
+        None,
+        MAYBE_NAMES,
+        "Database aliases that hold an outbox; one relay runs for each. "
+        "Default: the alias that the router names for writing.",
+    ),
+    Setting("batch_size", 500, COUNT, "Rows per claim.", flag=True),
+    Setting(
+        "idle_time",
+        1.0,
+        PAUSE,
+        "Longest pause between two looks at the table, in seconds.",
+        flag=True,
+    ),
+    Setting(
+        "backoff_time",
+        120.0,
+        SECONDS,
+        "Delay after a message's first failure, in seconds; doubles with each further one.",
+        flag=True,
+    ),
+    Setting(
+        "max_backoff", 3600.0, SECONDS, "Longest delay after a failure, in seconds.", flag=True
+    ),
+    Setting(
+        "max_retries", 5, RETRIES, "Failed attempts before a message is a dead letter.", flag=True
+    ),
+    Setting(
+        "stale_timeout",
+        300.0,
+        SECONDS,
+        "The lease, in seconds: when the rows of a relay that died become free again.",
+        flag=True,
+    ),
+    Setting(
+        "send_timeout",
+        10.0,
+        SECONDS,
+        "Longest wait for the broker's answers to a batch, or to a message that is sent alone, in "
+        "seconds.",
+        flag=True,
+    ),
+    Setting(
+        "shutdown_timeout",
+        30.0,
+        SECONDS,
+        "Longest time for the last batch on a warm shutdown, in seconds.",
+        flag=True,
+    ),
+    Setting(
+        "broker_outage_cooldown",
+        30.0,
+        SECONDS,
+        "Pause after two broker outages in a row, in seconds.",
+        flag=True,
+    ),
+    Setting("liveness_file", None, FILE, "File to touch while the relay is alive.", flag=True),
+    Setting("exclude_tasks", (), NAMES, "Task names and fnmatch patterns that bypass the outbox."),
+    Setting(
+        "require_transaction",
+        False,
+        BOOLEAN,
+        "Refuse calls outside of a transaction instead of warning.",
+    ),
+    Setting("notify", True, BOOLEAN, "Wake the relay with PostgreSQL's LISTEN/NOTIFY.", flag=True),
+    Setting(
+        "declare",
+        True,
+        BOOLEAN,
+        "Declare the queues of a message before it is published.",
+        flag=True,
+    ),
+    Setting(
+        "retention",
+        None,
+        MAYBE_SECONDS,
+        "Keep published rows for so many seconds. Default: deleted at once.",
+        flag=True,
+    ),
+    Setting(
+        "dlq_retention",
+        None,
+        MAYBE_SECONDS,
+        "How old dead letters get before a purge removes them, in seconds. Default: forever.",
+    ),
+    Setting(
+        "redactor",
+        None,
+        MAYBE_DOTTED,
+        "Dotted path of `(task_name, args, kwargs) -> (args, kwargs)`: what people may see.",
+    ),
+    Setting("structlog_enabled", True, BOOLEAN, "Catch structlog's context variables."),
+    Setting(
+        "structlog_context_keys",
+        None,
+        MAYBE_NAMES,
+        "Catch only these context variables. Default: all.",
+    ),
+    Setting(
+        "metrics",
+        None,
+        MAYBE_DOTTED,
+        'Dotted path of a function that takes the app and returns a metrics sink, or "datadog".',
+        flag=True,
+        aliases={"datadog": "django_integration.datadog:sink"},
+    ),
+    Setting("metrics_task_tag", True, BOOLEAN, "Tag the message counters with the task's name."),
+    Setting(
+        "metrics_task_names",
+        None,
+        MAYBE_NAMES,
+        "Task names and fnmatch patterns to tag as they are; all others as `other`. Default: all.",
+    ),
+    Setting(
+        "sample_interval",
+        15.0,
+        SECONDS,
+        "Seconds between two looks at the table for the gauges.",
+        flag=True,
+    ),
+    Setting(
+        "log_tracebacks",
+        True,
+        BOOLEAN,
+        "Log tracebacks with the errors of the relay, of metrics sinks and of signal receivers.",
+    ),
+)
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def read(conf: Mapping[str, Any], name: str) -> Any:
+    """The validated value of one setting from a Celery configuration."""
+    setting = BY_NAME[name]
+    return setting.parse(conf.get(setting.conf_name, setting.default))
+
+
+def load(conf: Mapping[str, Any], name: str) -> Any:
+    """As `read`; where the setting is a dotted path, what it names."""
+    setting = BY_NAME[name]
+    return setting.load(conf.get(setting.conf_name, setting.default))
+
+
+def validate(conf: Mapping[str, Any]) -> None:
+    """Refuse every setting that can't work, also those that only calls or commands read."""
+    refuse_unknown(conf)
+    for setting in SETTINGS:
+        load(conf, setting.name)
+
+
+def unknown(names: Iterable[Any]) -> list[str]:
+    """Names of a Celery configuration that look like ours and are not, as Django spells them."""
+    spelled = {str(name).upper().removeprefix("CELERY_") for name in names}
+    known = {setting.conf_name.upper() for setting in SETTINGS}
+    return sorted(f"CELERY_{name}" for name in spelled - known if name.startswith("OUTBOX_"))
+
+
+def refuse_unknown(names: Iterable[Any]) -> None:
+    """A misspelled setting would be ignored in silence; better not to start."""
+    for name in unknown(names):
+        raise ConfigurationError(f"{name} is not a setting of the outbox. {meant_by(name)}")
+
+
+def meant_by(name: str) -> str:
+    """What to tell the reader of an unknown name."""
+    known = nearest(name)
+    return f"Did you mean {known}?" if known else "The reference lists all settings."
+
+
+def nearest(name: str) -> str | None:
+    """The known setting that an unknown `CELERY_OUTBOX_*` name was probably meant to be."""
+    known = [setting.django_name for setting in SETTINGS]
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+
+
+def _default(name: str) -> Any:
+    """The default of a setting, which stands in the table and only there."""
+    return BY_NAME[name].default
+
+
+@dataclass(frozen=True, slots=True)
+class RelayConfig:
+    """What the relay runs with. Times in seconds."""
+
+    batch_size: int = _default("batch_size")
+    idle_time: float = _default("idle_time")
+    backoff_time: float = _default("backoff_time")
+    max_backoff: float = _default("max_backoff")
+    max_retries: int = _default("max_retries")
+    stale_timeout: float = _default("stale_timeout")
+    send_timeout: float = _default("send_timeout")
+    shutdown_timeout: float = _default("shutdown_timeout")
+    broker_outage_cooldown: float = _default("broker_outage_cooldown")
+    liveness_file: str | None = _default("liveness_file")
+    declare: bool = _default("declare")
+    sample_interval: float = _default("sample_interval")
+    log_tracebacks: bool = _default("log_tracebacks")
+
+    @classmethod
+    def from_app(cls, app: Any) -> RelayConfig:
+        """The app's settings, validated; a worker's flags are among them by now."""
+        return cls(**{field.name: read(app.conf, field.name) for field in fields(cls)})
+
+    def __post_init__(self) -> None:
+        if self.stale_timeout <= self.send_timeout:
+            raise ConfigurationError(
+                f"CELERY_OUTBOX_STALE_TIMEOUT ({self.stale_timeout:g} s) must be longer than "
+                f"CELERY_OUTBOX_SEND_TIMEOUT ({self.send_timeout:g} s): another relay would take "
+                "over a batch that is still being sent, and publish it twice."
+            )
+        if self.max_backoff < self.backoff_time:
+            raise ConfigurationError(
+                f"CELERY_OUTBOX_MAX_BACKOFF ({self.max_backoff:g} s) must not be shorter than "
+                f"CELERY_OUTBOX_BACKOFF_TIME ({self.backoff_time:g} s)."
+            )

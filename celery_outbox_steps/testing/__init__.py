@@ -1,0 +1,11 @@
+"""For tests without a database or a broker: a Store in memory and a publisher that remembers.
+
+`MemoryStore` keeps the contract of `celery_outbox_steps.store`, and passes its suite.
+"""
+
+from __future__ import annotations
+
+from celery_outbox_steps.testing.memory_store import MemoryDeadLetter, MemoryRow, MemoryStore
+from celery_outbox_steps.testing.publisher import RecordingPublisher
+
+__all__ = ["MemoryDeadLetter", "MemoryRow", "MemoryStore", "RecordingPublisher"]

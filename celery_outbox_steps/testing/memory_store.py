@@ -1,0 +1,378 @@
+"""Twins for tests: a Store without a database and a Publisher without a broker.
+
+`MemoryStore` keeps the whole contract of `celery_outbox_steps.store`, lease and fence included, on
+a clock that the test may turn; `tests/contract` holds it to that. `RecordingPublisher` remembers
+what it was given and fails when told to. Neither is meant for production.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps.envelope import SUPPORTED_VERSIONS, size_of
+from celery_outbox_steps.messages import (
+    CONTENTS,
+    ClaimedMessage,
+    Dead,
+    Deferred,
+    Outcome,
+    Published,
+    Retry,
+)
+from celery_outbox_steps.store import (
+    INTERRUPTED,
+    ORPHANED,
+    DeadLetters,
+    Sample,
+    Stats,
+    how_many_fit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(slots=True)
+class MemoryRow:
+    """One row of the outbox. Times are readings of the store's clock."""
+
+    id: int
+    task_id: str
+    task_name: str
+    args: str
+    kwargs: str
+    options: str
+    payload: bytes | None
+    retries: int
+    schema_version: int
+    sentry_trace_id: str | None
+    sentry_baggage: str | None
+    structlog_context: str | None
+    created_at: float
+    due_at: float | None
+    updated_at: float | None = None
+    claimed_by: str | None = None
+    claimed_until: float | None = None
+    last_error: str | None = None
+    published_at: float | None = None
+
+
+@dataclass(slots=True)
+class MemoryDeadLetter:
+    """A row that could not be published, with the reason."""
+
+    id: int
+    row: MemoryRow
+    dead_at: float
+    failure_reason: str
+
+
+class MemoryStore:
+    """A Store in this process's memory. `rows` and `dead_letters` are there to be looked at."""
+
+    name = "memory"
+    listening = False
+    blocks_event_loop = False
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.time, retention: float | None = None
+    ) -> None:
+        self.rows: dict[int, MemoryRow] = {}
+        self.dead_letters: dict[int, MemoryDeadLetter] = {}
+        self.retention = retention
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._bell = threading.Event()
+        self._last_id = 0
+
+    def add(self, task_name: str = "tests.task", *, due_in: float = 0.0, **columns: Any) -> int:
+        """Store a row that is due in so many seconds; its id."""
+        with self._lock:
+            now = self._clock()
+            defaults = {
+                "task_id": str(uuid.uuid4()),
+                "args": "[]",
+                "kwargs": "{}",
+                "options": "{}",
+                "payload": None,
+                "retries": 0,
+                "schema_version": SUPPORTED_VERSIONS[-1],
+                "sentry_trace_id": None,
+                "sentry_baggage": None,
+                "structlog_context": None,
+                "created_at": now,
+                "due_at": now + due_in,
+            }
+            row = MemoryRow(
+                **{**defaults, "id": self._next_id(), "task_name": task_name, **columns}
+            )
+            self.rows[row.id] = row
+            return row.id
+
+    def check(self) -> None:
+        """Memory is always there."""
+
+    def claim(
+        self,
+        limit: int,
+        lease: float,
+        relay_id: str,
+        *,
+        max_bytes: int | None = None,
+        adopt: bool = False,
+    ) -> list[ClaimedMessage]:
+        with self._lock:
+            now, budget = self._clock(), sys.maxsize if max_bytes is None else max_bytes
+            due = self._due(now, relay_id if adopt else None)[:limit]
+            fitting = due[: how_many_fit(map(size_of, due), budget)]
+            messages = [_claimed(row, now, relay_id, budget) for row in fitting]
+            for row in fitting:
+                row.claimed_by, row.claimed_until = relay_id, now + lease
+            return messages
+
+    def begin(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+        with self._lock:
+            for row in self._held([message.id], relay_id):
+                row.retries, row.last_error = message.retries + 1, INTERRUPTED
+                row.updated_at = self._clock()
+                return message._replace(**{name: getattr(row, name) for name in CONTENTS})
+            return None
+
+    def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
+        with self._lock:
+            return sum(not self._settle(outcome, relay_id) for outcome in outcomes)
+
+    def release(self, ids: Sequence[int], relay_id: str) -> int:
+        with self._lock:
+            held = self._held(ids, relay_id)
+            for row in held:
+                _unlease(row)
+            return len(held)
+
+    def wait(self, timeout: float) -> bool:
+        woken = self._bell.wait(timeout)
+        self._bell.clear()
+        return woken
+
+    def wake(self) -> None:
+        self._bell.set()
+
+    def sample(self) -> Sample:
+        with self._lock:
+            pending = self._pending()
+            return Sample(len(pending), len(self.dead_letters), self._age(pending))
+
+    def stats(self, top: int = 10) -> Stats:
+        with self._lock:
+            pending = self._pending()
+            failing = [row for row in pending if row.retries]
+            return Stats(
+                depth=len(pending),
+                in_flight=len(self._in_flight()),
+                failing=len(failing),
+                dead_letters=len(self.dead_letters),
+                published=len(self.rows) - len(pending),
+                oldest_pending_seconds=self._age(pending),
+                capped=False,
+                relays=self._relays(),
+                top_failing=_top_failing(failing, top),
+            )
+
+    def count_dead_letters(self, which: DeadLetters) -> int:
+        with self._lock:
+            return len(self._chosen(which))
+
+    def replay(self, which: DeadLetters, limit: int = 1000) -> int:
+        with self._lock:
+            chosen = self._chosen(which)[:limit]
+            for letter in chosen:
+                self._revive(letter)
+            return len(chosen)
+
+    def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
+        with self._lock:
+            chosen = self._chosen(which)[:limit]
+            for letter in chosen:
+                del self.dead_letters[letter.id]
+            return len(chosen)
+
+    def count_published(self, older_than: float) -> int:
+        with self._lock:
+            return len(self._published(older_than))
+
+    def purge_published(self, older_than: float, limit: int = 1000) -> int:
+        with self._lock:
+            old = self._published(older_than)[:limit]
+            for row_id in old:
+                del self.rows[row_id]
+            return len(old)
+
+    def close(self) -> None:
+        """Nothing to close: the rows stay."""
+
+    def _published(self, older_than: float) -> list[int]:
+        before = self._clock() - older_than
+        return [
+            row.id
+            for row in self.rows.values()
+            if row.published_at is not None and row.published_at < before
+        ]
+
+    def _chosen(self, which: DeadLetters) -> list[MemoryDeadLetter]:
+        now = self._clock()
+        return [
+            letter
+            for letter in self.dead_letters.values()
+            if (which.ids is None or letter.id in which.ids)
+            and (which.task_name is None or _fits(letter.row.task_name, which.task_name))
+            and (which.older_than is None or letter.dead_at < now - which.older_than)
+            and (which.newer_than is None or letter.dead_at >= now - which.newer_than)
+        ]
+
+    def _settle(self, outcome: Outcome, relay_id: str) -> bool:
+        row = self.rows.get(outcome.message.id)
+        if row is None or not _may_settle(row, outcome, relay_id):
+            return False
+        match outcome:
+            case Published(message):
+                self._publish(row, message.retries)
+            case Retry(message, error, delay):
+                self._postpone(row, error, delay, message.retries + 1)
+            case Deferred(message, error, delay):
+                self._postpone(row, error, delay, message.retries)
+                row.claimed_by = ORPHANED if message.orphaned else None
+            case Dead(_, error, attempts):
+                row.retries = attempts
+                self._bury(row, error)
+        return True
+
+    def _publish(self, row: MemoryRow, retries: int) -> None:
+        if self.retention is None:
+            del self.rows[row.id]
+            return
+        row.published_at = row.updated_at = self._clock()
+        row.due_at = row.last_error = None
+        row.retries = retries
+        _unlease(row)
+
+    def _postpone(self, row: MemoryRow, error: str, delay: float, retries: int) -> None:
+        row.retries = retries
+        row.updated_at = self._clock()
+        row.due_at = row.updated_at + delay
+        row.last_error = error
+        _unlease(row)
+
+    def _bury(self, row: MemoryRow, error: str) -> None:
+        del self.rows[row.id]
+        letter_id = self._next_id()
+        self.dead_letters[letter_id] = MemoryDeadLetter(letter_id, row, self._clock(), error)
+
+    def _revive(self, letter: MemoryDeadLetter) -> None:
+        del self.dead_letters[letter.id]
+        now = self._clock()
+        row = replace(
+            letter.row,
+            id=self._next_id(),
+            retries=0,
+            created_at=now,
+            due_at=now,
+            updated_at=None,
+            last_error=None,
+            claimed_by=None,
+            claimed_until=None,
+        )
+        self.rows[row.id] = row
+
+    def _held(self, ids: Sequence[int], relay_id: str) -> list[MemoryRow]:
+        """The fence: of these rows, the ones that this relay still holds."""
+        found = (self.rows.get(row_id) for row_id in ids)
+        return [row for row in found if row is not None and row.claimed_by == relay_id]
+
+    def _due(self, now: float, adopting: str | None) -> list[MemoryRow]:
+        due = [row for row in self.rows.values() if _is_due(row, now, adopting)]
+        return sorted(due, key=attrgetter("due_at", "id"))
+
+    def _pending(self) -> list[MemoryRow]:
+        return [row for row in self.rows.values() if row.due_at is not None]
+
+    def _in_flight(self) -> list[MemoryRow]:
+        now = self._clock()
+        return [row for row in self._pending() if _is_leased(row, now)]
+
+    def _relays(self) -> tuple[dict[str, Any], ...]:
+        counts = Counter(row.claimed_by for row in self._in_flight())
+        return tuple(
+            {
+                "relay": relay,
+                "rows": rows,
+                "seconds_left": min(
+                    (row.claimed_until or 0) - self._clock()
+                    for row in self._in_flight()
+                    if row.claimed_by == relay
+                ),
+            }
+            for relay, rows in counts.most_common()
+        )
+
+    def _age(self, rows: list[MemoryRow]) -> float:
+        return max((self._clock() - row.created_at for row in rows), default=0.0)
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+
+def _is_due(row: MemoryRow, now: float, adopting: str | None) -> bool:
+    return (
+        row.due_at is not None
+        and row.due_at <= now
+        and (not _is_leased(row, now) or row.claimed_by == adopting)
+        and row.schema_version in SUPPORTED_VERSIONS
+    )
+
+
+def _is_leased(row: MemoryRow, now: float) -> bool:
+    return row.claimed_until is not None and row.claimed_until >= now
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def _unlease(row: MemoryRow) -> None:
+    row.claimed_by = row.claimed_until = None
+
+
+def _may_settle(row: MemoryRow, outcome: Outcome, relay_id: str) -> bool:
+    """The fence. What the broker has is settled unless another relay holds the row."""
+    if isinstance(outcome, Published) and row.claimed_by in (None, ORPHANED):
+        return row.due_at is not None
+    return row.claimed_by == relay_id
+
+
+def _claimed(row: MemoryRow, now: float, relay_id: str, budget: int) -> ClaimedMessage:
+    columns: dict[str, Any] = {name: getattr(row, name, None) for name in ClaimedMessage._fields}
+    columns["waited"] = now - row.created_at
+    columns["attempted"] = row.updated_at is not None
+    columns["orphaned"] = row.claimed_by not in (None, relay_id)
+    columns["oversized"] = size_of(row) > budget
+    if columns["oversized"]:
+        columns.update(args="", kwargs="", options="", payload=None)
+    return ClaimedMessage(**columns)
+
+
+def _top_failing(rows: list[MemoryRow], top: int) -> tuple[dict[str, Any], ...]:
+    errors = {row.task_name: row.last_error for row in rows}
+    counts = Counter(row.task_name for row in rows)
+    return tuple(
+        {"task_name": name, "rows": count, "last_error": errors[name]}
+        for name, count in counts.most_common(top)
+    )

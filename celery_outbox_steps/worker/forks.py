@@ -1,0 +1,77 @@
+"""A worker forks children while the relay holds sockets: neither may damage the other.
+
+The barrier lets a fork happen only between two units of the relay's work. The shield makes a child
+drop the sockets that it inherited without shutting them down: kombu's own clean-up in the child
+would end the parent's connection. Both act through `os.register_at_fork`, once per process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class ForkBarrier:
+    """`with barrier:` around a unit of work. A fork waits for its end, but not for ever.
+
+    Fair: while a fork waits, no new unit starts, even if a relay works back to back. Several
+    threads may work at once, and any thread may fork. A unit that hangs (a statement that waits
+    for a lock) costs one fork its patience; the forks after it do not wait for that unit again.
+    """
+
+    def __init__(self, patience: float = 1.0) -> None:
+        self.patience = patience
+        self._reset()
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_in_parent,
+            after_in_child=self._reset,
+        )
+
+    def _reset(self) -> None:
+        # In a child the working threads do not exist, nor does anybody who could notify.
+        self._changed = threading.Condition(threading.Lock())
+        self._working: set[int] = set()
+        self._hanging: set[int] = set()
+        self._forks = 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._forks:
+                # Bounded, so that a fork that never returns can't stop the relay for good.
+                if not self._changed.wait(self.patience * 2):
+                    break
+            self._working.add(threading.get_ident())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._working.discard(threading.get_ident())
+            self._hanging.discard(threading.get_ident())
+            self._changed.notify_all()
+
+    def _before_fork(self) -> None:
+        end = monotonic() + self.patience
+        with self._changed:
+            self._forks += 1
+            while waited_for := self._working - self._hanging - {threading.get_ident()}:
+                if not self._changed.wait(max(0.0, end - monotonic())):
+                    self._hanging |= waited_for
+
+    def _after_in_parent(self) -> None:
+        with self._changed:
+            self._forks -= 1
+            self._changed.notify_all()
+
+
+barrier = ForkBarrier()
+"""The one barrier of this process. `register_at_fork` can't be undone, so there is only one."""

@@ -1,0 +1,240 @@
+"""The thread around the relay: it starts, wakes, pauses and stops it, and outlives its errors.
+
+The worker's step owns a service; the consumer's step opens and closes its gate as the broker comes
+and goes. No exception leaves the thread: the loop backs off and starts again. While rows are moved
+no child can be forked (`celery_outbox_steps.worker.forks`).
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps import wakeups as bell
+from celery_outbox_steps.observe.journal import Journal
+from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.publishers import Publisher, publisher_for
+from celery_outbox_steps.relay.policy import IdleSchedule, restart_pause
+from celery_outbox_steps.relay.tick import Relay, new_relay_id
+from celery_outbox_steps.worker import forks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_outbox_steps.messages import BatchResult
+    from celery_outbox_steps.observe.metrics import Meter
+    from celery_outbox_steps.settings import RelayConfig
+    from celery_outbox_steps.store import Store
+
+LIVENESS_INTERVAL = 1.0
+SETTLE_MARGIN = 1.0
+"""Seconds at the end of a warm stop in which nothing more is sent, only settled and released."""
+
+
+class RelayService:
+    """One relay for one Store, in a thread of its own."""
+
+    def __init__(
+        self,
+        app: Any,
+        store: Store,
+        config: RelayConfig,
+        meter: Meter | None = None,
+        publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
+    ) -> None:
+        self.store = store
+        self.relay_id = new_relay_id()
+        self.journal = Journal(store.name, self.relay_id, meter, tracebacks=config.log_tracebacks)
+        self._config = config
+        publisher = publisher_factory(app, config.declare)
+        self._relay = Relay(
+            app, store, publisher, config, self.relay_id, hurry=self._hurry, claim_ahead=True
+        )
+        self._idle = IdleSchedule(config.idle_time)
+        self._broker_is_up = threading.Event()
+        self._pause_reason: str | None = None
+        self._stopping = threading.Event()
+        self._changed = threading.Event()
+        self._hurry_at = self._give_up_at = float("inf")
+        self._failures = 0
+        self._touched = self._sampled = float("-inf")
+        self._thread = threading.Thread(
+            target=self._run, name=f"outbox-relay-{store.name}", daemon=True
+        )
+        # Now, before the pool forks: then its children ring the bell of this process as well.
+        bell.attach(store.name, store.wake)
+
+    # -- called by the steps and by remote control, from other threads ----------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def broker_up(self) -> None:
+        """The broker is reachable: begin, and do not wait for a cooldown."""
+        self._relay.breaker.probe_now()
+        self._broker_is_up.set()
+        self._wake()
+
+    def broker_down(self) -> None:
+        """The broker is gone: claim nothing until it is back."""
+        self._broker_is_up.clear()
+
+    def pause(self, reason: str) -> None:
+        self._pause_reason = reason
+        self.journal.paused(reason)
+
+    def resume(self) -> None:
+        self._pause_reason = None
+        self.journal.resumed()
+        self._wake()
+
+    def ask_to_stop(self, timeout: float | None = None) -> None:
+        """End soon. The default is the warm stop: one last tick, for what the last tasks enqueued.
+
+        With a `timeout` nothing more is sent, and the batch in hand is settled or given back within
+        so many seconds. A later call can only make it more urgent.
+        """
+        patience = self._config.shutdown_timeout if timeout is None else timeout
+        sending = max(0.0, patience - SETTLE_MARGIN) if timeout is None else 0.0
+        self._hurry_at = min(self._hurry_at, monotonic() + sending)
+        self._give_up_at = min(self._give_up_at, monotonic() + patience)
+        self._stopping.set()
+        self._wake()
+
+    def join(self) -> None:
+        """Wait until the thread has ended, or until `ask_to_stop`'s patience has."""
+        if self._thread.is_alive():
+            self._thread.join(max(0.0, self._give_up_at - monotonic()))
+
+    def info(self) -> dict[str, Any]:
+        """For `inspect`: reads counters, asks nobody."""
+        since = self.journal.last_published
+        return {
+            "database": self.store.name,
+            "relay": self.relay_id,
+            "state": self.state,
+            "pause_reason": self._pause_reason,
+            "published_per_second": round(self.journal.rate(), 2),
+            "seconds_since_publish": None if since is None else round(monotonic() - since, 1),
+            "last_error": self.journal.last_error,
+            "listening": getattr(self.store, "listening", False),
+            "counters": dict(self.journal.counters),
+        }
+
+    @property
+    def state(self) -> str:
+        """In one word or two, what the relay is doing."""
+        if self._stopping.is_set():
+            return "stopping" if self._thread.is_alive() else "stopped"
+        if not self._thread.is_alive():
+            return "not started" if self._thread.ident is None else "crashed"
+        if self._pause_reason is not None:
+            return "paused"
+        if not self._broker_is_up.is_set():
+            return "waiting for the broker"
+        if self._failures:
+            return "backing off after an error"
+        return "cooling down after an outage" if self._relay.breaker.is_open else "relaying"
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._report(self.journal.started, batch_size=self._config.batch_size)
+        while not self._stopping.is_set():
+            self._guarded(self._tick)
+            self._touch_liveness_file()
+        self._wind_down()
+        bell.detach(self.store.name, self.store.wake)
+        self._report(self.journal.stopped, counters=dict(self.journal.counters))
+
+    def _wind_down(self) -> None:
+        """One last tick unless there is no time for it; then let go of everything."""
+        if self._may_relay() and not self._hurry():
+            self._guarded(self._move)
+        while self._relay.in_hand and monotonic() < self._give_up_at:
+            self._guarded(self._settle)
+        self._guarded(self._relay.close)
+
+    def _guarded(self, step: Callable[[], Any]) -> None:
+        """Run a step; whatever it raises is reported and followed by a rest, never by the end."""
+        try:
+            step()
+        except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
+            self._failures += 1
+            pause = restart_pause(self._failures)
+            self._report(self.journal.failed, exc, self._failures, pause)
+            self._rest(pause)
+        else:
+            failures, self._failures = self._failures, 0
+            if failures:
+                self._report(self.journal.recovered, failures)
+
+    def _report(self, event: Callable[..., None], *args: Any, **fields: Any) -> None:
+        """Log handlers and filters are the project's code: they must not end the relay."""
+        with suppress(BaseException):
+            event(*args, **fields)
+
+    def _tick(self) -> None:
+        self._sample()  # also while the broker is away: that is when the depth matters
+        if not self._may_relay():
+            self._settle()  # what is in hand was published while it still might
+            self._rest(self._config.idle_time)
+            return
+        result = self._move()
+        if result.claimed:
+            pause = self._idle.after_work(more=result.full and not result.outage)
+        else:
+            pause = self._idle.after_nothing()
+        self._in_pieces(self.store.wait, pause)
+
+    def _move(self) -> BatchResult:
+        return self._between_forks(self._relay.run_once)
+
+    def _settle(self) -> BatchResult:
+        return self._between_forks(self._relay.settle)
+
+    def _between_forks(self, work: Callable[[], BatchResult]) -> BatchResult:
+        with forks.barrier:
+            result = work()
+        self.journal.batch(result)
+        return result
+
+    def _may_relay(self) -> bool:
+        return self._broker_is_up.is_set() and self._pause_reason is None
+
+    def _hurry(self) -> bool:
+        return monotonic() >= self._hurry_at
+
+    def _rest(self, pause: float) -> None:
+        """Wait for a change of state, without the database."""
+        self._in_pieces(self._changed.wait, pause)
+        self._changed.clear()
+
+    def _in_pieces(self, wait: Callable[[float], bool], pause: float) -> None:
+        """Wait until woken, or for `pause` seconds, and keep the liveness file fresh meanwhile."""
+        end = min(monotonic() + pause, self._give_up_at)
+        while (left := end - monotonic()) > 0:
+            if wait(min(left, LIVENESS_INTERVAL)):
+                return
+            self._touch_liveness_file()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self.store.wake()
+
+    @untraced
+    def _sample(self) -> None:
+        if self.journal.measures and monotonic() - self._sampled >= self._config.sample_interval:
+            self._sampled = monotonic()
+            self.journal.sampled(self.store.sample())
+
+    def _touch_liveness_file(self) -> None:
+        if self._config.liveness_file and monotonic() - self._touched >= LIVENESS_INTERVAL:
+            self._touched = monotonic()
+            try:
+                Path(self._config.liveness_file).touch()
+            except (OSError, ValueError) as exc:  # ValueError: a path with a NUL in it
+                self._report(self.journal.liveness_failed, exc)

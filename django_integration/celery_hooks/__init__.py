@@ -1,0 +1,1 @@
+"""What an `OutboxCelery` changes in Celery, one file each: tasks, result backends, settings."""

@@ -1,0 +1,161 @@
+"""`OutboxCelery`: a Celery app whose task calls become rows in the caller's transaction.
+
+Celery's own `send_task` builds the message: routing, headers, stamps, parent ids, signals. It is
+given a producer that captures instead of publishing, and what it captured is stored. Nothing of
+Celery's signature is restated here, so nothing of it can be lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+from celery import Celery, signals
+from django.core.signals import setting_changed
+from kombu.exceptions import OperationalError
+from kombu.utils.objects import cached_property
+
+from celery_outbox_steps.worker.options import install
+from django_integration.celery_hooks.fast_settings import install_fast_settings, with_fast_lookup
+from django_integration.celery_hooks.result_backends import stay_offline
+from django_integration.celery_hooks.tasks import OutboxTaskRegistry, adopt, is_direct, set_directly
+from django_integration.conf import DjangoDefaults
+from django_integration.enqueue.capture import CapturingProducer
+from django_integration.upstream import DjangoTaskByDefault, ProducerContext, registry_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery.result import AsyncResult
+
+_SEND_TASK = inspect.signature(Celery.send_task)
+_NAME_ARGS_KWARGS = 3
+
+
+class OutboxCelery(DjangoTaskByDefault):
+    """Use it in place of `Celery`. Calls are stored; a worker with `--outbox-relay` publishes."""
+
+    registry_cls = OutboxTaskRegistry
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Not in `on_init`, which another class in front of this one may keep to itself.
+        adopt(registry_of(self))
+        self._outbox_defaults = DjangoDefaults()
+        self.add_defaults(self._outbox_defaults.load)
+        self.on_after_configure.connect(self._on_configured)
+        if self.configured:
+            self._on_configured(self.conf)
+        setting_changed.connect(self._on_setting_changed)
+        install(self)
+        for beat_starts in (signals.beat_init, signals.beat_embedded_init):
+            # Older Celery tells bound methods apart by their function only, not by their app.
+            beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
+
+    def prepare_config(self, c: Any) -> Any:
+        """As Celery's, but Django's settings are read faster."""
+        return with_fast_lookup(super().prepare_config(c))
+
+    @cached_property  # type: ignore[untyped-decorator]  # kombu's takes a lock, functools' may not
+    def outbox(self) -> Any:
+        """The enqueue side, made by the first call."""
+        from django_integration.enqueue.enqueuer import Enqueuer
+
+        return Enqueuer(self)
+
+    def send_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Store the call; same arguments as Celery's, and `outbox_using` for a database alias."""
+        using = kwargs.pop("outbox_using", None)
+        if len(args) > _NAME_ARGS_KWARGS:
+            args, kwargs = (), self._named(args, kwargs)
+        name = kwargs["name"] if "name" in kwargs else args[0] if args else ""
+        if is_direct():
+            return self._send_directly(name, using, args, kwargs)
+        if self.outbox.settings.excludes(name):
+            return super().send_task(*args, **kwargs)
+        database = self.outbox.database(name, using)
+        producer, result = self._capture(args, kwargs)
+        if producer.messages:  # none if the AMQP class dropped it, or in tests that replace one
+            self.outbox.store(database, name, result.id, producer)
+        return result
+
+    async def asend_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
+        """`send_task` for async code."""
+        return await sync_to_async(self.send_task)(*args, **kwargs)
+
+    def outbox_bulk(self) -> AbstractContextManager[None]:
+        """Gather the calls of a `with` block and store them in one INSERT at its end."""
+        bulk: AbstractContextManager[None] = self.outbox.bulk()
+        return bulk
+
+    def producer_or_acquire(self, producer: Any = None) -> Any:
+        """As Celery's. Groups and chord headers take one producer for all of their sends, which
+        makes this the place to gather those: one INSERT per chunk.
+        """
+        return ProducerContext(producer, self._acquire_for_many)
+
+    @property
+    def backend(self) -> Any:
+        """As Celery's, but a call makes it neither connect nor subscribe."""
+        backend = super().backend
+        stay_offline(backend)
+        return backend
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of an old-fashioned call, which gives more of them by position."""
+        named = _SEND_TASK.bind(self, *args, **kwargs).arguments
+        del named["self"]
+        options = named.pop("options", {})
+        return {**named, **options}
+
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Let Celery build the message. A producer or connection of the caller's is left out."""
+        for name in ("producer", "publisher", "connection"):
+            kwargs.pop(name, None)
+        producer = CapturingProducer(self._outbox_connection)
+        return producer, super().send_task(*args, producer=producer, **kwargs)
+
+    def _send_directly(
+        self, name: str, using: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A retry or replacement. With the broker away it is stored, outside of any transaction.
+
+        Receivers of Celery's signals may make calls of their own: those are nobody's retry.
+        """
+        with set_directly(value=False):
+            try:
+                return super().send_task(*args, **kwargs)
+            except OperationalError:
+                producer, result = self._capture(args, kwargs)
+                if producer.messages:
+                    self.outbox.store_apart(using, name, result.id, producer)
+                return result
+
+    @contextmanager
+    def _acquire_for_many(self) -> Iterator[Any]:
+        with self.outbox.bulk(as_it_grows=True), super().producer_or_acquire() as producer:
+            yield producer
+
+    @functools.cached_property
+    def _outbox_connection(self) -> Any:
+        """Never connected: captured messages and tracing libraries ask it about the transport."""
+        return self.connection_for_write()
+
+    def _on_beat(self, **_: Any) -> None:
+        self.outbox.in_beat = True
+
+    def _on_configured(self, source: Any, **_: Any) -> None:
+        install_fast_settings(source, self._forget_settings)
+        self._forget_settings()
+
+    def _on_setting_changed(self, **_: Any) -> None:
+        """Only tests send this, with `override_settings`. Projects choose their prefix of names."""
+        self._outbox_defaults.load()
+        self._forget_settings()
+
+    def _forget_settings(self) -> None:
+        if "outbox" in vars(self):
+            self.outbox.forget_settings()

@@ -1,0 +1,268 @@
+"""Enqueue: a captured message becomes a row in the caller's own transaction, or none at all.
+
+Decides which calls bypass the outbox, which database a row belongs to and whether it may be written
+outside of a transaction. The rows of `outbox_bulk()` and of groups share one INSERT. After the
+commit it rings the relay's bell and counts. The next step of the path is the relay's claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import time
+from contextvars import ContextVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import Error, connections
+from kombu.utils.json import loads
+
+from celery_outbox_steps import wakeups as bell
+from celery_outbox_steps.envelope import Sealed, ascii_text, seal
+from celery_outbox_steps.errors import OutboxError, printable
+from celery_outbox_steps.observe import tracing
+from django_integration import signals
+from django_integration.conf import write_alias
+from django_integration.enqueue import context
+from django_integration.enqueue.after_commit import AfterCommit, after_commit
+from django_integration.enqueue.bulk import BulkBuffer, buffer_for, may_be_suspended
+from django_integration.enqueue.redaction import redact
+from django_integration.enqueue.rows import Row, insert, notify_relay
+from django_integration.enqueue.settings import EnqueueSettings, Meters
+from django_integration.enqueue.transactions import is_open, running_hooks
+from django_integration.store.session import own_wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_integration.enqueue.capture import CapturingProducer
+
+logger = logging.getLogger("celery_outbox")
+
+NOTIFY_INTERVAL = 0.05
+"""Seconds between two NOTIFYs of a process: each takes a global lock in PostgreSQL at commit."""
+
+IN_ASYNC_CODE = (
+    "A task can't be stored from inside a running event loop, because Django's database access "
+    "would block it. Use `await task.adelay(...)` or `await task.aapply_async(...)`. To store it "
+    "together with your data, put both into a function with `transaction.atomic()` and call that "
+    "with `await sync_to_async(function)(...)`."
+)
+
+
+class TransactionRequired(OutboxError, RuntimeError):
+    """A task was called outside of a transaction, and `require_transaction` forbids that."""
+
+
+class Enqueuer:
+    """The enqueue side of one app."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._warned: set[str] = set()
+        self._notified: dict[str, float] = {}
+        self._meters = Meters(app)
+        self._buffer: ContextVar[BulkBuffer | None] = ContextVar("gathering", default=None)
+        self.in_beat = False
+
+    @cached_property
+    def settings(self) -> EnqueueSettings:
+        """Read by the first call, when Django is configured."""
+        return EnqueueSettings(self._app, self._meters)
+
+    def forget_settings(self) -> None:
+        """They were changed: the next call reads them again."""
+        vars(self).pop("settings", None)
+
+    def database(self, task_name: str, using: str | None) -> BaseDatabaseWrapper:
+        """The connection that a call's row belongs to. Refuses what could not be stored there."""
+        connection = connections[using or write_alias()]
+        try:
+            if self.in_beat or connection.errors_occurred:
+                _replace_if_lost(connection, aged=self.in_beat)
+            connection.ensure_connection()
+        except SynchronousOnlyOperation as exc:
+            raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
+        self._check_transaction(connection, task_name)
+        return connection
+
+    def store(
+        self,
+        connection: BaseDatabaseWrapper,
+        task_name: str,
+        task_id: str,
+        producer: CapturingProducer,
+    ) -> None:
+        """Write the captured message as a row, now or at the end of the current bulk."""
+        row = self._row(task_name, task_id, producer)
+        gathering = buffer_for(self._buffer.get(), connection)
+        if gathering is not None:
+            gathering.add(connection, [row])
+        else:
+            self._write(connection, [row])
+
+    def store_apart(
+        self, using: str | None, task_name: str, task_id: str, producer: CapturingProducer
+    ) -> None:
+        """Write the row on a connection of its own, whatever the caller's transaction does."""
+        connection = own_wrapper(using or write_alias(), {})
+        try:
+            self._write(connection, [self._row(task_name, task_id, producer)])
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def bulk(self, *, as_it_grows: bool = False) -> Iterator[None]:
+        """Gather the calls of a block and write them at its end, unless it raises.
+
+        `as_it_grows`: do not wait for the end, but for a full chunk.
+        """
+        if may_be_suspended():
+            yield
+            return
+        own = BulkBuffer(self._write, self._buffer.get(), as_it_grows=as_it_grows)
+        token = self._buffer.set(own)
+        ended = False
+        try:
+            yield
+            ended = True
+        finally:
+            with contextlib.suppress(ValueError):  # it ends in a copy of its context
+                self._buffer.reset(token)
+            own.close(write=ended)
+
+    def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
+        if is_open(connection) or self.in_beat or self._app.current_worker_task:
+            return
+        # A hook's transaction is committed: to refuse its calls now would be to lose them.
+        if self.settings.require_transaction and not running_hooks():
+            raise TransactionRequired(
+                f"{task_name} was called outside of a transaction on database "
+                f"{connection.alias!r}. Call it inside transaction.atomic(), or unset "
+                "CELERY_OUTBOX_REQUIRE_TRANSACTION."
+            )
+        if task_name not in self._warned:
+            self._warned.add(task_name)
+            logger.warning(
+                "celery_outbox_not_in_transaction: %s was called outside of a transaction on "
+                "database %r. It is stored durably, but not together with your data. Said once "
+                "per task name.",
+                printable(task_name),
+                connection.alias,
+                extra={
+                    "event": "celery_outbox_not_in_transaction",
+                    "task_name": task_name,
+                    "database": connection.alias,
+                },
+            )
+
+    def _row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
+        sealed = _seal(producer)
+        redacted: tuple[str | None, str | None] = (None, None)
+        redactor = self.settings.redactor
+        if redactor is not None:
+            redacted = redact(redactor, task_name, partial(_copies, sealed, producer.body))
+        return Row(_column(task_id), _column(task_name), *sealed, *redacted, *self._context())
+
+    def _context(self) -> context.Context:
+        """Nice to have, so whatever is wrong with it must not stop the call."""
+        try:
+            return self.settings.catch_context()
+        except Exception as exc:  # noqa: BLE001  structlog's values are anybody's objects
+            logger.warning(
+                "celery_outbox_context_failed: %s; the call is stored without its context",
+                type(exc).__name__,
+                extra={"event": "celery_outbox_context_failed"},
+            )
+            return context.Context()
+
+    def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
+        done = after_commit(connection, self._committed)
+        notify_too = not done.notified and self._may_notify(connection)
+        try:
+            with tracing.storing(rows):
+                insert(connection, rows, notify=notify_too)
+        except SynchronousOnlyOperation as exc:
+            raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
+        signals.emit_created(rows, type(self._app))
+        done.add(rows, notified=notify_too)
+
+    def _may_notify(self, connection: BaseDatabaseWrapper) -> bool:
+        if connection.vendor != "postgresql" or not self.settings.notify:
+            return False
+        return time.monotonic() - self._notified.get(connection.alias, 0.0) >= NOTIFY_INTERVAL
+
+    def _committed(self, done: AfterCommit) -> None:
+        alias = done.connection.alias
+        if not done.notified:
+            self._make_up_for_notify(done)
+        if done.notified:  # counted only now: a NOTIFY that is not committed wakes nobody
+            self._notified[alias] = time.monotonic()
+        bell.ring(alias)
+        meter = self.settings.meter
+        if meter is not None:
+            counts = {("messages.enqueued", name): count for name, count in done.names.items()}
+            meter.messages(counts, alias)
+
+    def _make_up_for_notify(self, done: AfterCommit) -> None:
+        """Another transaction's NOTIFY stood in for this one's. If this one stayed open for long,
+        the relay has looked in vain by now, and sleeps.
+        """
+        stayed_open = time.monotonic() - done.began >= NOTIFY_INTERVAL
+        if stayed_open and self._may_notify(done.connection):
+            with contextlib.suppress(Error):  # the row is safe; the relay finds it a little later
+                notify_relay(done.connection)
+                done.notified = True
+
+
+def _replace_if_lost(connection: BaseDatabaseWrapper, *, aged: bool) -> None:
+    """As Django does between requests and Celery between tasks, where there are neither.
+
+    An open transaction is left alone: to close its connection would be to roll it back. A session
+    that works may hold locks and cursors of the caller's; only if `aged` may it end by its age.
+    """
+    if connection.connection is None or is_open(connection):
+        return
+    if aged:
+        connection.close_if_unusable_or_obsolete()
+    elif connection.is_usable():
+        connection.errors_occurred = False
+    else:
+        connection.close()
+
+
+def _seal(producer: CapturingProducer) -> Sealed:
+    message, body = producer.messages[0], producer.body
+    if len(producer.messages) > 1:
+        message.event = producer.messages[1]
+    # Protocol 2 has the times and the reprs in the headers, protocol 1 in the body.
+    fields = body if isinstance(body, dict) else message.headers
+    args, kwargs = _arguments(body)
+    return seal(
+        message,
+        argsrepr=fields.get("argsrepr") or repr(args),
+        kwargsrepr=fields.get("kwargsrepr") or repr(kwargs),
+        eta=fields.get("eta"),
+        expires=fields.get("expires"),
+    )
+
+
+def _arguments(body: Any) -> tuple[Any, Any]:
+    return (body["args"], body["kwargs"]) if isinstance(body, dict) else (body[0], body[1])
+
+
+def _copies(sealed: Sealed, body: Any) -> tuple[Any, Any]:
+    """The arguments once more, as a worker would get them."""
+    if sealed.payload is None:
+        return loads(sealed.args), loads(sealed.kwargs)
+    args, kwargs = _arguments(body)
+    return copy.deepcopy(args), copy.deepcopy(kwargs)
+
+
+def _column(text: str) -> str:
+    """For looking up only, so it may be cut; the message has the name and id in full."""
+    return ascii_text(text)[:255]

@@ -1,0 +1,58 @@
+"""The settings that a call needs, read and validated once, and again after they were changed."""
+
+from __future__ import annotations
+
+import fnmatch
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps.observe import metrics
+from celery_outbox_steps.settings import load, read
+from django_integration.enqueue import context
+
+if TYPE_CHECKING:
+    from django_integration.enqueue.redaction import Redactor
+
+
+class Meters:
+    """The meter of one app. A new one is made only if the settings of metrics change, because its
+    sink may not be made twice: some register their counters with a library.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._lock = RLock()
+        self._made: tuple[list[Any], metrics.Meter | None] | None = None
+
+    def get(self) -> metrics.Meter | None:
+        with self._lock:  # threads may race for the first call
+            wanted = [read(self._app.conf, name) for name in metrics.SETTINGS]
+            if self._made is None or self._made[0] != wanted:
+                self._made = wanted, metrics.meter_for(self._app)
+            return self._made[1]
+
+
+class EnqueueSettings:
+    """One app's settings at one time."""
+
+    def __init__(self, app: Any, meters: Meters) -> None:
+        self.require_transaction: bool = read(app.conf, "require_transaction")
+        self.notify: bool = read(app.conf, "notify")
+        self.redactor: Redactor | None = load(app.conf, "redactor")
+        self.meter = meters.get()
+        names = read(app.conf, "exclude_tasks")
+        self._excluded = frozenset(names)
+        self._patterns = [name for name in names if any(sign in name for sign in "*?[")]
+        keys = read(app.conf, "structlog_context_keys")
+        self.catch_context = partial(
+            context.catch,
+            structlog=read(app.conf, "structlog_enabled"),
+            keys=None if keys is None else frozenset(keys),
+        )
+
+    def excludes(self, task_name: str) -> bool:
+        """Whether `CELERY_OUTBOX_EXCLUDE_TASKS` sends this task directly to the broker."""
+        return task_name in self._excluded or any(
+            fnmatch.fnmatchcase(task_name, pattern) for pattern in self._patterns
+        )
