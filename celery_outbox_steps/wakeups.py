@@ -1,7 +1,7 @@
-"""The bell: whoever stores a row in the relay's own process wakes the relay at once.
+"""Wake-ups within a process: storing a row wakes the relay that runs in the same process.
 
-RelayGroup attach under the name of their Store (the database alias); the enqueue side rings after
-the commit. In a process without a relay, ringing is a dictionary look-up.
+Relays register under the name of their Store (the database alias); the enqueue side calls `wake`
+after the commit. In a process without a relay that is a dictionary look-up.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 _relays: dict[str, set[Callable[[], None]]] = {}
 
 
-def attach(name: str, wake: Callable[[], None]) -> None:
+def register(name: str, wake: Callable[[], None]) -> None:
     _relays.setdefault(name, set()).add(wake)
 
 
-def detach(name: str, wake: Callable[[], None]) -> None:
+def unregister(name: str, wake: Callable[[], None]) -> None:
     _relays.get(name, set()).discard(wake)
 
 
-def ring(name: str) -> None:
-    for wake in tuple(_relays.get(name, ())):
-        wake()
+def wake(name: str) -> None:
+    for wake_relay in tuple(_relays.get(name, ())):
+        wake_relay()

@@ -90,7 +90,7 @@ class MemoryStore:
         self.retention = retention
         self._clock = clock
         self._lock = threading.RLock()
-        self._bell = threading.Event()
+        self._wake_event = threading.Event()
         self._last_id = 0
 
     def add(self, task_name: str = "tests.task", *, due_in: float = 0.0, **columns: Any) -> int:
@@ -158,12 +158,12 @@ class MemoryStore:
             return len(held)
 
     def wait(self, timeout: float) -> bool:
-        woken = self._bell.wait(timeout)
-        self._bell.clear()
+        woken = self._wake_event.wait(timeout)
+        self._wake_event.clear()
         return woken
 
     def wake(self) -> None:
-        self._bell.set()
+        self._wake_event.set()
 
     def sample(self) -> Sample:
         with self._lock:

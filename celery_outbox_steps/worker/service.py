@@ -1,6 +1,6 @@
 """The thread around the relay: it starts, wakes, pauses and stops it, and outlives its errors.
 
-The worker's step owns a service; the consumer's step opens and closes its gate as the broker comes
+The worker's step owns a service; the consumer's step tells it when the broker comes
 and goes. No exception leaves the thread: the loop backs off and starts again. While rows are moved
 no child can be forked (`celery_outbox_steps.worker.forks`).
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps import wakeups as bell
+from celery_outbox_steps import wakeups
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.observe.suppression import untraced
 from celery_outbox_steps.publishers import Publisher, publisher_for
@@ -64,8 +64,8 @@ class RelayService:
         self._thread = threading.Thread(
             target=self._run, name=f"outbox-relay-{store.name}", daemon=True
         )
-        # Now, before the pool forks: then its children ring the bell of this process as well.
-        bell.attach(store.name, store.wake)
+        # Now, before the pool forks: then its children can wake the relay of this process as well.
+        wakeups.register(store.name, store.wake)
 
     # -- called by the steps and by remote control, from other threads ----------------------------
 
@@ -147,7 +147,7 @@ class RelayService:
             self._guarded(self._tick)
             self._touch_liveness_file()
         self._wind_down()
-        bell.detach(self.store.name, self.store.wake)
+        wakeups.unregister(self.store.name, self.store.wake)
         self._report(self.journal.stopped, counters=dict(self.journal.counters))
 
     def _wind_down(self) -> None:

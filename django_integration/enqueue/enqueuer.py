@@ -2,7 +2,7 @@
 
 Decides which calls bypass the outbox, which database a row belongs to and whether it may be written
 outside of a transaction. The rows of `outbox_bulk()` and of groups share one INSERT. After the
-commit it rings the relay's bell and counts. The next step of the path is the relay's claim.
+commit it wakes the relay and counts. The next step of the path is the relay's claim.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connections
 from kombu.utils.json import loads
 
-from celery_outbox_steps import wakeups as bell
+from celery_outbox_steps import wakeups
 from celery_outbox_steps.envelope import Sealed, ascii_text, seal
 from celery_outbox_steps.errors import OutboxError, printable
 from celery_outbox_steps.observe import tracing
@@ -202,7 +202,7 @@ class Enqueuer:
             self._make_up_for_notify(done)
         if done.notified:  # counted only now: a NOTIFY that is not committed wakes nobody
             self._notified[alias] = time.monotonic()
-        bell.ring(alias)
+        wakeups.wake(alias)
         meter = self.settings.meter
         if meter is not None:
             counts = {("messages.enqueued", name): count for name, count in done.names.items()}

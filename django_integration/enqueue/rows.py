@@ -2,7 +2,7 @@
 
 The statement is text, written once per database vendor and number of rows: the ORM's `create()`
 costs about 1.7 times as much. Times are the database's own. On PostgreSQL the same statement can
-ring the relay's bell (`NOTIFY`), which PostgreSQL delivers if and when the transaction commits.
+wake the relay (`NOTIFY`), which PostgreSQL delivers if and when the transaction commits.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
 
 
 def notify_relay(connection: BaseDatabaseWrapper) -> None:
-    """Ring the relay's bell without a row."""
+    """Wake the relay without a row."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {_NOTIFY}")
 

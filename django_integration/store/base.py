@@ -2,8 +2,8 @@
 
 Keeps the contract of `celery_outbox_steps.store`: every write of a relay names it in `claimed_by`,
 every time is the database's, and no transaction stays open between two calls. What differs between
-databases is a `Dialect`; what a relay writes is in `writes.py`, counting in `counts.py`, replay and
-purge in `upkeep.py`.
+databases is a `Dialect`; what a relay writes is in `writes.py`, counting in `stats.py`, replay and
+purge in `maintenance.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
 from django_integration import signals
-from django_integration.store import maintenance as upkeep
-from django_integration.store import stats as counts
+from django_integration.store import maintenance, stats
 from django_integration.store.dialect import (
     DEAD_LETTER,
     OUTBOX,
@@ -27,7 +26,7 @@ from django_integration.store.dialect import (
     Found,
     Order,
 )
-from django_integration.store.listen import Bell, Listener
+from django_integration.store.listen import Listener, WakePipe
 from django_integration.store.mysql import MySQL
 from django_integration.store.postgresql import PostgreSQL
 from django_integration.store.session import Session
@@ -65,7 +64,7 @@ class DjangoStore:
         self.retention = retention
         self._notify = notify
         self._listener = Listener()
-        self._bell = Bell()
+        self._wake_pipe = WakePipe()
         self._watermark = Watermark()
         self._dialect = _dialect(alias, connection)
         self._session = Session(
@@ -132,36 +131,36 @@ class DjangoStore:
 
     def wait(self, timeout: float) -> bool:
         if not self.listening:
-            return self._bell.wait(timeout)
+            return self._wake_pipe.wait(timeout)
         with self._session.errors():
             if self._listener.heard(self._session):
                 return True
-            woken = self._bell.wait(timeout, self._session.raw.fileno())
+            woken = self._wake_pipe.wait(timeout, self._session.raw.fileno())
             return self._listener.heard(self._session) or woken
 
     def wake(self) -> None:
-        self._bell.ring()
+        self._wake_pipe.write()
 
     def sample(self) -> Sample:
-        return counts.sample(self._session, self._dialect)
+        return stats.sample(self._session, self._dialect)
 
     def stats(self, top: int = 10) -> Stats:
-        return counts.stats(self._session, self._dialect, top)
+        return stats.stats(self._session, self._dialect, top)
 
     def count_dead_letters(self, which: DeadLetters) -> int:
-        return upkeep.count_dead_letters(self._session, self._dialect, which)
+        return maintenance.count_dead_letters(self._session, self._dialect, which)
 
     def replay(self, which: DeadLetters, limit: int = 1000) -> int:
-        return upkeep.replay(self._session, self._dialect, which, limit)
+        return maintenance.replay(self._session, self._dialect, which, limit)
 
     def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
-        return upkeep.purge_dead_letters(self._session, self._dialect, which, limit)
+        return maintenance.purge_dead_letters(self._session, self._dialect, which, limit)
 
     def count_published(self, older_than: float) -> int:
-        return upkeep.count_published(self._session, self._dialect, older_than)
+        return maintenance.count_published(self._session, self._dialect, older_than)
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
-        return upkeep.purge_published(self._session, self._dialect, older_than, limit)
+        return maintenance.purge_published(self._session, self._dialect, older_than, limit)
 
     def close(self) -> None:
         self._session.close()

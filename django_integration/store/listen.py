@@ -26,23 +26,23 @@ logger = logging.getLogger("celery_outbox")
 POOLED = "a connection pooler sits between the relay and PostgreSQL"
 
 
-class Bell:
-    """A pipe to ourselves: ringing it, here or in a forked child, ends a wait in this process."""
+class WakePipe:
+    """A pipe to ourselves: a write, here or in a forked child, ends a wait in this process."""
 
     def __init__(self) -> None:
         self._open()
 
-    def ring(self) -> None:
-        # A full pipe means that many rings are waiting to be heard already. A child may have closed
+    def write(self) -> None:
+        # A full pipe means that many wake-ups are waiting already. A child may have closed
         # what it inherited, as beat does, and the number may be a socket's by now.
         with suppress(OSError):
             if os.path.samestat(os.fstat(self._writer), self._pipe):
                 os.write(self._writer, b".")
 
     def wait(self, timeout: float, *more: int) -> bool:
-        """Block until rung, until one of `more` descriptors is readable, or for `timeout` s."""
+        """Block until woken, until one of `more` descriptors is readable, or for `timeout` s."""
         if self._pid != os.getpid():
-            self._open()  # the parent hears rings from the inherited pipe; a child has its own
+            self._open()  # the parent reads the inherited pipe; a child needs its own
         poll = select.poll()
         for descriptor in (self._reader, *more):
             poll.register(descriptor, select.POLLIN)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from celery_outbox_steps import errors
-from celery_outbox_steps import settings as config
+from celery_outbox_steps import errors, settings
 from celery_outbox_steps.observe import metrics
 from celery_outbox_steps.store import Store
 from tests.docs.pages import DOCS, ROOT, name, pages
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REFERENCE = DOCS / "reference"
-KNOWN = {setting.django_name for setting in config.SETTINGS}
-FLAGS = {setting.flag_name for setting in config.SETTINGS if setting.flag}
+KNOWN = {setting.django_name for setting in settings.SETTINGS}
+FLAGS = {setting.flag_name for setting in settings.SETTINGS if setting.flag}
 NOT_OURS = {"CELERY_OUTBOX_STEPS"}
 
 

@@ -11,8 +11,8 @@ from celery.contrib.django.task import DjangoTask
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
+from django_integration.celery_hooks.fast_settings import WatchedSettings
 from django_integration.celery_hooks.tasks import OutboxTaskRegistry, is_direct
-from django_integration.conf import WatchedSettings
 
 
 class OwnTask(Task):

@@ -14,7 +14,6 @@ from kombu import exceptions as kombu_errors
 
 from celery_outbox_steps.classify import (
     concerns_connection,
-    describe,
     is_permanent,
     refuses_everything,
 )
@@ -24,6 +23,7 @@ from celery_outbox_steps.errors import (
     Interrupted,
     Nacked,
     Unroutable,
+    describe,
 )
 
 PUBLISH, DECLARE = (60, 40), (50, 10)

@@ -1,4 +1,4 @@
-"""The fork gate, with real forks and real threads; and the shield, on a socket pair."""
+"""The fork barrier, with real forks and real threads; and the shield, on a socket pair."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from celery_outbox_steps.worker import forks
-from celery_outbox_steps.worker.forks import ForkBarrier, gate
+from celery_outbox_steps.publishers import pool
+from celery_outbox_steps.worker.forks import ForkBarrier, barrier
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -29,7 +29,7 @@ def test_a_fork_waits_for_the_end_of_a_unit() -> None:
     order: list[str] = []
 
     def unit() -> None:
-        with gate:
+        with barrier:
             entered.set()
             may_leave.wait(5)
             order.append("unit")
@@ -45,11 +45,11 @@ def test_a_fork_waits_for_the_end_of_a_unit() -> None:
 
 
 def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "patience", 0.2)
+    monkeypatch.setattr(barrier, "patience", 0.2)
     entered, may_leave = threading.Event(), threading.Event()
 
     def unit() -> None:
-        with gate:
+        with barrier:
             entered.set()
             may_leave.wait(10)
 
@@ -66,11 +66,11 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_unit_that_hangs_costs_one_fork_its_patience_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gate, "patience", 0.5)
+    monkeypatch.setattr(barrier, "patience", 0.5)
     entered, may_leave = threading.Event(), threading.Event()
 
     def unit() -> None:
-        with gate:
+        with barrier:
             entered.set()
             may_leave.wait(10)
 
@@ -88,15 +88,15 @@ def test_a_unit_that_hangs_costs_one_fork_its_patience_and_no_more(
 
 
 def test_a_unit_after_one_that_hung_is_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "patience", 0.2)
+    monkeypatch.setattr(barrier, "patience", 0.2)
     hanging, working, go_on = threading.Event(), threading.Event(), threading.Event()
     order: list[str] = []
 
     def units() -> None:
-        with gate:
+        with barrier:
             hanging.set()
             go_on.wait(10)
-        with gate:
+        with barrier:
             working.set()
             time.sleep(0.1)
             order.append("unit")
@@ -120,7 +120,7 @@ def test_a_relay_that_works_back_to_back_lets_forks_through() -> None:
     def relay() -> None:
         nonlocal units
         while not stop.is_set():
-            with gate:
+            with barrier:
                 time.sleep(0.005)
                 units += 1
 
@@ -133,7 +133,7 @@ def test_a_relay_that_works_back_to_back_lets_forks_through() -> None:
         slowest = max(slowest, time.monotonic() - start)
     stop.set()
     worker.join(5)
-    assert slowest < gate.patience, "a fork ran into its time limit"
+    assert slowest < barrier.patience, "a fork ran into its time limit"
     assert units > 10
 
 
@@ -143,13 +143,13 @@ def test_a_fork_waits_for_all_relays_of_a_worker() -> None:
     order: list[str] = []
 
     def slow() -> None:
-        with gate:
+        with barrier:
             entered.set()
             may_leave.wait(5)
             order.append("unit")
 
     def quick() -> None:
-        with gate:
+        with barrier:
             pass
 
     relays = [threading.Thread(target=slow), threading.Thread(target=quick)]
@@ -166,9 +166,9 @@ def test_a_fork_waits_for_all_relays_of_a_worker() -> None:
 
 def test_the_relay_itself_may_fork() -> None:
     start = time.monotonic()
-    with gate:
+    with barrier:
         assert fork_and_exit(3) == 3
-    assert time.monotonic() - start < gate.patience
+    assert time.monotonic() - start < barrier.patience
 
 
 def test_two_threads_fork_at_once() -> None:
@@ -177,7 +177,7 @@ def test_two_threads_fork_at_once() -> None:
         forker.start()
     for forker in forkers:
         forker.join(5)
-    with gate:
+    with barrier:
         pass
 
 
@@ -185,35 +185,34 @@ def test_the_gate_is_fresh_in_the_child() -> None:
     entered, may_leave = threading.Event(), threading.Event()
 
     def unit() -> None:
-        with gate:
+        with barrier:
             entered.set()
             may_leave.wait(10)
 
     worker = threading.Thread(target=unit)
     worker.start()
     entered.wait(5)
-    patience, gate.patience = gate.patience, 0.1
+    patience, barrier.patience = barrier.patience, 0.1
     pid = os.fork()
     if pid == 0:
         start = time.monotonic()
-        with gate:
+        with barrier:
             os._exit(0 if time.monotonic() - start < 0.05 else 1)
-    gate.patience = patience
+    barrier.patience = patience
     may_leave.set()
     worker.join(5)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_there_is_one_gate_per_process() -> None:
-    assert isinstance(gate, ForkBarrier)
-    assert forks.barrier is gate
+def test_there_is_one_barrier_per_process() -> None:
+    assert isinstance(barrier, ForkBarrier)
 
 
 def test_a_child_drops_a_shielded_socket_without_shutting_it_down() -> None:
     ours, theirs = socket.socketpair()
     transport = SimpleNamespace(sock=ours)
     connection = _Connection(transport)
-    forks.shield(connection)
+    pool.shield(connection)
     pid = os.fork()
     if pid == 0:
         dropped = transport.sock is None and ours.fileno() == -1
@@ -227,7 +226,7 @@ def test_a_child_drops_a_shielded_socket_without_shutting_it_down() -> None:
 
 def test_a_connection_that_is_not_connected_is_no_problem() -> None:
     connection = _Connection(None)
-    forks.shield(connection)
+    pool.shield(connection)
     assert fork_and_exit(5) == 5
     del connection
 

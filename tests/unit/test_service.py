@@ -13,14 +13,14 @@ import pytest
 from celery import Celery
 from kombu.utils.json import dumps
 
-from celery_outbox_steps import wakeups as bell
+from celery_outbox_steps import wakeups
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 from celery_outbox_steps.worker.service import RelayService
-from django_integration.store.listen import Bell
+from django_integration.store.listen import WakePipe
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ def test_a_commit_in_this_process_wakes_an_idle_relay() -> None:
     bench = Bench(idle_time=60).started()
     wait_for(lambda: bench.service.state == "relaying")
     bench.add()
-    bell.ring("memory")
+    wakeups.wake("memory")
     bench.wait_until_published(1)
     bench.stop(1)
 
@@ -380,10 +380,10 @@ def test_a_commit_in_a_forked_child_wakes_the_relay_of_its_parent() -> None:
     class PipeStore(MemoryStore):
         def __init__(self) -> None:
             super().__init__()
-            self.pipe = Bell()
+            self.pipe = WakePipe()
 
         wait = property(lambda self: self.pipe.wait)
-        wake = property(lambda self: self.pipe.ring)
+        wake = property(lambda self: self.pipe.write)
 
     store = PipeStore()
     service = RelayService(
@@ -392,7 +392,7 @@ def test_a_commit_in_a_forked_child_wakes_the_relay_of_its_parent() -> None:
     )  # fmt: skip
     child = os.fork()
     if not child:
-        bell.ring("memory")
+        wakeups.wake("memory")
         os._exit(0)
     os.waitpid(child, 0)
     assert store.wait(5)
@@ -400,14 +400,14 @@ def test_a_commit_in_a_forked_child_wakes_the_relay_of_its_parent() -> None:
 
 
 def test_a_child_that_closed_what_it_inherited_rings_nobody_elses_bell() -> None:
-    pipe = Bell()
+    pipe = WakePipe()
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.dup2(writer, pipe._writer)  # the number belongs to something else now
-        pipe.ring()
+        pipe.write()
         os.close(pipe._writer)
-        pipe.ring()
+        pipe.write()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     os.close(writer)

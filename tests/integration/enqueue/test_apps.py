@@ -21,7 +21,11 @@ from django.db import OperationalError, ProgrammingError, connection, connection
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
-from django_integration.conf import MAP_BY_MAP, FastDjangoSettings, FastSettings
+from django_integration.celery_hooks.fast_settings import (
+    MAP_BY_MAP,
+    FastDjangoSettings,
+    FastSettings,
+)
 from django_integration.enqueue.enqueuer import TransactionRequired
 from tests.proj.relaying import messages, rows
 

@@ -70,7 +70,7 @@ def test_without_the_shield_a_fork_ends_the_connection(
 
 @pytest.mark.rabbitmq
 def test_forks_in_mid_batch(broker: Broker) -> None:
-    """The gate keeps forks out of a batch; where it gives up, the shield still protects."""
+    """The barrier keeps forks out of a batch; where it gives up, the shield still protects."""
     queue = broker.queue()
     messages = [task_message(queue.name) for _ in range(300)]
     before = broker.publish(messages[:1])

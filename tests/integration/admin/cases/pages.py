@@ -12,8 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_integration.admin import actions, charts, paging, states
-from django_integration.admin import formatting as words
+from django_integration.admin import actions, charts, formatting, paging, states
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 from tests.integration.admin import project
 from tests.integration.admin.cases.conftest import (
@@ -145,9 +144,9 @@ def test_empty_tables(boss: Client) -> None:
 
 
 def test_age() -> None:
-    assert words.age(0.4) == "0 s"
-    assert words.age(200) == "3 min 20 s"
-    assert words.age(2 * 86_400 + 4 * 3_600 + 59) == "2 d 4 h"
+    assert formatting.age(0.4) == "0 s"
+    assert formatting.age(200) == "3 min 20 s"
+    assert formatting.age(2 * 86_400 + 4 * 3_600 + 59) == "2 d 4 h"
 
 
 # -- what is hidden ------------------------------------------------------------------------------
