@@ -33,7 +33,7 @@ class ClaimedMessage(NamedTuple):
     orphaned: bool = False
     """The row was still leased to another relay, whose lease ran out."""
     oversized: bool = False
-    """The contents alone exceed what a claim may bring. `Store.begin()` loads them."""
+    """The contents alone exceed what a claim may bring. `Store.begin_attempt()` loads them."""
 
     @property
     def may_kill(self) -> bool:

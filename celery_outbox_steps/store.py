@@ -93,7 +93,7 @@ class Store(Protocol):
         `relay_id` holds itself count as free, which is for a relay that has none in hand.
         """
 
-    def begin(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+    def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         """Count an attempt before it is made, so that the row remembers it if the relay dies.
 
         The message with its contents, its `retries` as they were before; None if the row is not

@@ -181,7 +181,7 @@ class PublishStep:
             return None
         batch.settle(self._store, self._relay_id)
         try:
-            whole = self._store.begin(row, self._relay_id)
+            whole = self._store.begin_attempt(row, self._relay_id)
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001  such as a MemoryError: the row is too large

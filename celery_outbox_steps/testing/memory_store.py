@@ -138,7 +138,7 @@ class MemoryStore:
                 row.claimed_by, row.claimed_until = relay_id, now + lease
             return messages
 
-    def begin(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+    def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         with self._lock:
             for row in self._held([message.id], relay_id):
                 row.retries, row.last_error = message.retries + 1, INTERRUPTED

@@ -71,7 +71,7 @@ class DjangoStore:
             alias,
             self._opened,
             connection=connection,
-            begin=self._dialect.begin,
+            begin=self._dialect.begin_transaction,
             options=self._dialect.options,
         )
         self._writes = Writes(self._session, self._dialect, keep=retention is not None)
@@ -117,8 +117,8 @@ class DjangoStore:
             self._watermark.claimed(found[0].position, found[-1].position, len(found))
         return messages
 
-    def begin(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
-        begun = self._writes.begin(message, relay_id)
+    def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+        begun = self._writes.begin_attempt(message, relay_id)
         return _owned(begun) if begun else None
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:

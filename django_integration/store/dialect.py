@@ -71,7 +71,7 @@ class Dialect:
     skip_locked = " FOR UPDATE SKIP LOCKED"
     estimate = ""
     """How many rows wait, by the database's own statistics."""
-    begin = "BEGIN"
+    begin_transaction = "BEGIN"
     options: dict[str, Any] = {}
     """Connection options that a relay wants, unless the project sets them."""
     notifies = False

@@ -22,7 +22,7 @@ class SQLite(SelectThenUpdate):
     for_update = ""
     skip_locked = ""
     # The write lock at once: a transaction that reads first could not get it later.
-    begin = "BEGIN IMMEDIATE"
+    begin_transaction = "BEGIN IMMEDIATE"
     watermark = False
 
     def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:

@@ -55,7 +55,7 @@ class Writes:
         with self._session.transaction():
             return self._settle(work, relay_id)
 
-    def begin(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+    def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         """Count an attempt, and only then load what may be too large for this process."""
         changes = f"retries = %s, last_error = %s, updated_at = {self._dialect.now}"
         values = [message.retries + 1, INTERRUPTED]

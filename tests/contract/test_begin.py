@@ -17,14 +17,14 @@ def claim_one(backend, store, relay="me", **columns):
 class TestBegin:
     def test_the_row_remembers_an_attempt_before_it_is_made(self, backend):
         store = backend.store()
-        store.begin(claim_one(backend, store, retries=2), "me")
+        store.begin_attempt(claim_one(backend, store, retries=2), "me")
         row = only(backend.rows())
         assert (row["retries"], row["last_error"], row["claimed_by"]) == (3, INTERRUPTED, "me")
         assert backend.seconds_until(row["updated_at"]) == pytest.approx(0, abs=20)
 
     def test_the_heir_of_a_dead_relay_sees_the_attempt(self, backend):
         store = backend.store()
-        store.begin(claim_one(backend, store), "me")
+        store.begin_attempt(claim_one(backend, store), "me")
         backend.pass_time(LEASE + 1)
         message = only(backend.store().claim(10, LEASE, "heir"))
         assert (message.retries, message.attempted, message.orphaned) == (1, True, True)
@@ -44,20 +44,20 @@ class TestBegin:
     def test_the_message_is_as_the_relay_knew_it(self, backend):
         store = backend.store()
         message = claim_one(backend, store, args="[1]", payload=b"x", retries=2)
-        assert store.begin(message, "me") == message
+        assert store.begin_attempt(message, "me") == message
 
     def test_it_brings_the_contents_of_an_oversized_row(self, backend):
         store = backend.store()
         contents = {"args": "[1]", "kwargs": '{"a": 1}', "options": "{}", "payload": b"x" * 2000}
         message = claim_one(backend, store, **contents)
         assert message.oversized
-        assert store.begin(message, "me") == message._replace(**contents)
-        assert type(store.begin(message, "me").payload) is bytes
+        assert store.begin_attempt(message, "me") == message._replace(**contents)
+        assert type(store.begin_attempt(message, "me").payload) is bytes
 
     def test_begun_twice_is_begun_once(self, backend):
         store = backend.store()
         message = claim_one(backend, store)
-        assert store.begin(message, "me") == store.begin(message, "me")
+        assert store.begin_attempt(message, "me") == store.begin_attempt(message, "me")
         assert only(backend.rows())["retries"] == 1
 
     def test_a_row_that_is_not_ours_any_more_is_left_alone(self, backend):
@@ -66,14 +66,14 @@ class TestBegin:
         backend.pass_time(LEASE + 1)
         backend.store().claim(10, LEASE, "heir")
         before = backend.rows()
-        assert store.begin(message, "slow") is None
+        assert store.begin_attempt(message, "slow") is None
         assert backend.rows() == before
 
     def test_a_row_that_is_gone_is_not_begun(self, backend):
         store = backend.store()
         message = claim_one(backend, store)
         store.settle([Published(message)], "me")
-        assert store.begin(message, "me") is None
+        assert store.begin_attempt(message, "me") is None
 
 
 class TestAttempts:
@@ -82,7 +82,7 @@ class TestAttempts:
         store = backend.store()
         message = claim_one(backend, store, retries=1)
         if begun:
-            store.begin(message, "me")
+            store.begin_attempt(message, "me")
         store.settle([Retry(message, "no", 0)], "me")
         row = only(backend.rows())
         assert (row["retries"], row["last_error"]) == (2, "no")
@@ -92,7 +92,7 @@ class TestAttempts:
         store = backend.store()
         message = claim_one(backend, store, retries=1)
         if begun:
-            store.begin(message, "me")
+            store.begin_attempt(message, "me")
         store.settle([Deferred(message, "away", 0)], "me")
         assert only(backend.rows())["retries"] == 1
 
@@ -101,7 +101,7 @@ class TestAttempts:
         store = backend.store()
         message = claim_one(backend, store, retries=2)
         if begun:
-            store.begin(message, "me")
+            store.begin_attempt(message, "me")
         store.settle([Dead(message, "no", 3)], "me")
         assert only(backend.dead_letters())["retries"] == 3
 
@@ -111,7 +111,7 @@ class TestAttempts:
         for retries in (0, 2):
             message = claim_one(backend, store, retries=retries)
             if begun:
-                store.begin(message, "me")
+                store.begin_attempt(message, "me")
             store.settle([Published(message)], "me")
         assert [(row["retries"], row["last_error"]) for row in backend.rows()] == [
             (0, None), (2, None),

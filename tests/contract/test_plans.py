@@ -74,7 +74,7 @@ def test_a_store_at_work_never_reads_the_whole_table(database):
     before = database.execute(counters)[0]
     store = database.store()
     claimed = store.claim(LIMIT, 300, "me")
-    store.begin(claimed[0], "me")
+    store.begin_attempt(claimed[0], "me")
     store.release([message.id for message in claimed], "me")
     store.close()
     after = wait_for(lambda: (row := database.execute(counters)[0])[1] > before[1] and row)

@@ -94,7 +94,7 @@ class RelayGroup(RuleBasedStateMachine):
     @rule(relay=RELAYS, position=st.integers(0, 4))
     def begin(self, relay, position):
         for message in self.claimed[relay][position : position + 1]:
-            begun = self.store(relay).begin(message, relay)
+            begun = self.store(relay).begin_attempt(message, relay)
             held = self.held(relay, [message])
             assert (begun is not None) is bool(held)
             for row in held:

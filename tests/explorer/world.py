@@ -239,8 +239,8 @@ class Session:
     def claim(self, *args: Any, **options: Any) -> Any:
         return self._call("claim", lambda: self._claim(*args, **options))
 
-    def begin(self, *args: Any) -> Any:
-        return self._call("begin", lambda: self._durable(self._rows.begin(*args)))
+    def begin_attempt(self, *args: Any) -> Any:
+        return self._call("begin_attempt", lambda: self._durable(self._rows.begin_attempt(*args)))
 
     def settle(self, outcomes: Any, relay_id: str) -> Any:
         return self._call("settle", lambda: self._settle(outcomes, relay_id))

@@ -89,7 +89,7 @@ def test_hostile_names_and_ids_all_the_way(
     first, second = sorted(bench.store.claim(10, 60, me), key=lambda row: row.id)
     assert first.task_id == safe
     seen = second.task_name
-    assert bench.store.begin(first, me) == first
+    assert bench.store.begin_attempt(first, me) == first
     assert bench.store.settle([Published(first), Retry(second, name, 0.0)], me) == 0
     (again,) = bench.store.claim(10, 60, me)
     assert bench.store.release([again.id], me) == 1

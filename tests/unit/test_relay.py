@@ -507,13 +507,13 @@ class TestRowsThatKillTheirRelay:
         bench = Bench(max_retries=3, backoff_time=1)
         bench.add(args=f'["{"x" * 17_000_000}"]', task="large")
         bench.add(2)
-        begin = bench.store.begin
+        begin = bench.store.begin_attempt
 
         def failing(*args: Any) -> Any:
             begin(*args)
             raise error
 
-        bench.store.begin = failing  # type: ignore[method-assign]
+        bench.store.begin_attempt = failing  # type: ignore[method-assign]
         for _ in range(8):
             with suppress(StoreError):
                 bench.tick()
