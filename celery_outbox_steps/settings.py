@@ -87,54 +87,73 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("relay", False, BOOLEAN, "Run the outbox relay inside this worker.", flag=True),
+    Setting("relay", False, BOOLEAN, "Run an outbox relay in this worker.", flag=True),
     Setting(
         "app",
         None,
         MAYBE_APP,
-        'Dotted path of the Celery app, like "proj.celery.app", for management commands and tests. '
-        "Default: Celery's current app.",
+        'Dotted path of the Celery app, such as "proj.celery.app", for management commands and '
+        "tests. Default: Celery's current app.",
     ),
     Setting(
         "store",
         "django_integration.store:stores",
         DOTTED,
-        "Dotted path of a function that takes the app and returns a list of Stores.",
+        "Dotted path of a function that takes the app and returns a list of Stores; one relay runs "
+        "for each.",
         flag=True,
     ),
     Setting(
         "databases",
         None,
         MAYBE_NAMES,
-        "Database aliases that hold an outbox; one relay runs for each. "
-        "Default: the alias that the router names for writing.",
+        "Aliases of the databases that hold an outbox; one relay runs for each. "
+        "Default: the alias that the database router names for writes.",
     ),
-    Setting("batch_size", 500, COUNT, "Rows per claim.", flag=True),
+    Setting(
+        "batch_size",
+        500,
+        COUNT,
+        "Rows per claim. Larger batches publish faster; smaller ones use less memory, and fewer "
+        "messages are repeated if a relay dies.",
+        flag=True,
+    ),
     Setting(
         "idle_time",
         1.0,
         PAUSE,
-        "Longest pause between two looks at the table, in seconds.",
+        "Longest pause between two polls of the table, in seconds. Shorter lowers the latency "
+        "where nothing wakes the relay, and costs more queries.",
         flag=True,
     ),
     Setting(
         "backoff_time",
         120.0,
         SECONDS,
-        "Delay after a message's first failure, in seconds; doubles with each further one.",
+        "Delay after a message's first failure, in seconds. It doubles with each further failure.",
         flag=True,
     ),
     Setting(
-        "max_backoff", 3600.0, SECONDS, "Longest delay after a failure, in seconds.", flag=True
+        "max_backoff",
+        3600.0,
+        SECONDS,
+        "Longest delay after a failure, in seconds: the limit of the doubling.",
+        flag=True,
     ),
     Setting(
-        "max_retries", 5, RETRIES, "Failed attempts before a message is a dead letter.", flag=True
+        "max_retries",
+        5,
+        RETRIES,
+        "Failed attempts after which a message becomes a dead letter; with 0 or 1, the first "
+        "failure is the last. Broker outages do not count.",
+        flag=True,
     ),
     Setting(
         "stale_timeout",
         300.0,
         SECONDS,
-        "The lease, in seconds: when the rows of a relay that died become free again.",
+        "Lease in seconds; a crashed relay's rows can be claimed again after it. Shorter frees "
+        "them sooner; too short for a slow batch, and its messages are published twice.",
         flag=True,
     ),
     Setting(
@@ -142,85 +161,118 @@ SETTINGS = (
         10.0,
         SECONDS,
         "Longest wait for the broker's answers to a batch, or to a message that is sent alone, in "
-        "seconds.",
+        "seconds. Shorter detects a broker that hangs sooner; longer tolerates a slow one.",
         flag=True,
     ),
     Setting(
         "shutdown_timeout",
         30.0,
         SECONDS,
-        "Longest time for the last batch on a warm shutdown, in seconds.",
+        "Longest time for the relay's last batch during a warm shutdown, in seconds. Allow the "
+        "process manager more than this before it kills the worker.",
         flag=True,
     ),
     Setting(
         "broker_outage_cooldown",
         30.0,
         SECONDS,
-        "Pause after two broker outages in a row, in seconds.",
+        "Pause after two broker outages in a row, in seconds; then a single message is tried.",
         flag=True,
     ),
-    Setting("liveness_file", None, FILE, "File to touch while the relay is alive.", flag=True),
-    Setting("exclude_tasks", (), NAMES, "Task names and fnmatch patterns that bypass the outbox."),
+    Setting(
+        "liveness_file",
+        None,
+        FILE,
+        "File that the relay touches about once a second while it is alive, for a liveness probe.",
+        flag=True,
+    ),
+    Setting(
+        "exclude_tasks",
+        (),
+        NAMES,
+        "Task names and fnmatch patterns that bypass the outbox: their calls go directly to the "
+        "broker.",
+    ),
     Setting(
         "require_transaction",
         False,
         BOOLEAN,
-        "Refuse calls outside of a transaction instead of warning.",
+        "Raise TransactionRequired for a call outside a transaction, instead of a warning in the "
+        "log.",
     ),
-    Setting("notify", True, BOOLEAN, "Wake the relay with PostgreSQL's LISTEN/NOTIFY.", flag=True),
+    Setting(
+        "notify",
+        True,
+        BOOLEAN,
+        "Wake the relay at the commit with PostgreSQL's LISTEN/NOTIFY. Without it the relay polls.",
+        flag=True,
+    ),
     Setting(
         "declare",
         True,
         BOOLEAN,
-        "Declare the queues of a message before it is published.",
+        "Declare the queues of a message before it is published. Without it every queue must "
+        "already exist.",
         flag=True,
     ),
     Setting(
         "retention",
         None,
         MAYBE_SECONDS,
-        "Keep published rows for so many seconds. Default: deleted at once.",
+        "Seconds to keep published rows until a purge may delete them. Default: rows are deleted "
+        "when they are published.",
         flag=True,
     ),
     Setting(
         "dlq_retention",
         None,
         MAYBE_SECONDS,
-        "How old dead letters get before a purge removes them, in seconds. Default: forever.",
+        "Seconds to keep dead letters until a purge may delete them. Default: forever.",
     ),
     Setting(
         "redactor",
         None,
         MAYBE_DOTTED,
-        "Dotted path of `(task_name, args, kwargs) -> (args, kwargs)`: what people may see.",
+        "Dotted path of `(task_name, args, kwargs) -> (args, kwargs)`, which returns the arguments "
+        "that people may see. The published message is not changed.",
     ),
-    Setting("structlog_enabled", True, BOOLEAN, "Catch structlog's context variables."),
+    Setting(
+        "structlog_enabled", True, BOOLEAN, "Store structlog's context variables with each call."
+    ),
     Setting(
         "structlog_context_keys",
         None,
         MAYBE_NAMES,
-        "Catch only these context variables. Default: all.",
+        "Store only these context variables. Default: all of them.",
     ),
     Setting(
         "metrics",
         None,
         MAYBE_DOTTED,
-        'Dotted path of a function that takes the app and returns a metrics sink, or "datadog".',
+        'Dotted path of a function that takes the app and returns a metrics sink, or "datadog". '
+        "Default: no metrics.",
         flag=True,
         aliases={"datadog": "django_integration.datadog:sink"},
     ),
-    Setting("metrics_task_tag", True, BOOLEAN, "Tag the message counters with the task's name."),
+    Setting(
+        "metrics_task_tag",
+        True,
+        BOOLEAN,
+        "Tag the message counters with the task name. Without it there is one time series per "
+        "counter and database.",
+    ),
     Setting(
         "metrics_task_names",
         None,
         MAYBE_NAMES,
-        "Task names and fnmatch patterns to tag as they are; all others as `other`. Default: all.",
+        "Task names and fnmatch patterns to use as tags; all other tasks are tagged `other`. "
+        "Default: every task has its own tag.",
     ),
     Setting(
         "sample_interval",
         15.0,
         SECONDS,
-        "Seconds between two looks at the table for the gauges.",
+        "Seconds between two samples of the table for the gauges. Each relay takes its own.",
         flag=True,
     ),
     Setting(

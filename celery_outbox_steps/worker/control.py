@@ -20,13 +20,13 @@ def _services(state: Any) -> list[Any]:
 
 @inspect_command()  # type: ignore[untyped-decorator]
 def outbox(state: Any, **_: Any) -> Any:
-    """Show what the outbox relay is doing."""
+    """Show the state, the rate and the counters of the outbox relay."""
     return [service.info() for service in _services(state)] or NOT_HERE
 
 
 @control_command(args=[("reason", str)], signature="[REASON]")  # type: ignore[untyped-decorator]
 def outbox_pause(state: Any, reason: str = "", **_: Any) -> Any:
-    """Let the outbox relay claim nothing until outbox_resume."""
+    """Pause the outbox relay until outbox_resume."""
     services = _services(state)
     for service in services:
         service.pause(reason)
@@ -35,7 +35,7 @@ def outbox_pause(state: Any, reason: str = "", **_: Any) -> Any:
 
 @control_command()  # type: ignore[untyped-decorator]
 def outbox_resume(state: Any, **_: Any) -> Any:
-    """Let the outbox relay go on."""
+    """Resume the outbox relay."""
     services = _services(state)
     for service in services:
         service.resume()
