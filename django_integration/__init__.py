@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_integration.enqueue.app import OutboxCelery
+    from django_integration.enqueue.enqueuer import TransactionRequired
 
-__all__ = ["OutboxCelery"]
+__all__ = ["OutboxCelery", "TransactionRequired"]
+
+_WHERE = {"OutboxCelery": "enqueue.app", "TransactionRequired": "enqueue.enqueuer"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "OutboxCelery":
-        from django_integration.enqueue.app import OutboxCelery
+    if name in _WHERE:
+        from importlib import import_module
 
-        return OutboxCelery
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,9 +4,9 @@
 at the tables. What a value may be is said in `celery_outbox_steps.settings` and only there; this
 module turns it into Django's messages. Ids are stable: one per kind of problem.
 
-    E001 a value that can't work         E004 a database alias that does not exist
+    E001 an invalid value                 E004 a database alias that does not exist
     E002 a setting that does not exist   E005 settings that contradict each other
-    E003 a path that can't be imported   E006 an outbox in the schemas of tenants
+    E003 a path that can't be imported   E006 an outbox in tenant schemas
     W001 unapplied migrations            W002 a database that a relay can't work on
     W003 LISTEN does not work: the relay will poll
 """
@@ -120,7 +120,7 @@ def _contradictions(values: dict[str, Any]) -> Iterator[CheckMessage]:
 def _tenant_schemas() -> Iterator[CheckMessage]:
     for name in wrong_settings():
         yield Error(
-            f"{name} names django_integration, and no relay reads the tables in tenants' schemas.",
+            f"{name} names django_integration, but no relay reads the tables in tenant schemas.",
             hint=f"{HINT}.",
             id="celery_outbox.E006",
         )
@@ -131,7 +131,7 @@ def _check_database(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
         if _is_migrating():
             return  # `migrate` runs the checks first, and need not be told to run
         yield Warning(
-            f"Database {alias!r} has no outbox yet, or an old one: migrations are not applied.",
+            f"Migrations of the outbox are not applied in database {alias!r}.",
             hint=f"Run: python manage.py migrate --database={alias} {APP_LABEL}",
             id="celery_outbox.W001",
         )
@@ -158,11 +158,11 @@ def _check_store(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
         if notify and connections[alias].vendor == "postgresql" and not store.listening:
             yield Warning(
                 f"LISTEN does not work on database {alias!r}, so the relay will poll.",
-                hint="Connect past the pooler, or set CELERY_OUTBOX_NOTIFY = False.",
+                hint="Bypass the connection pooler, or set CELERY_OUTBOX_NOTIFY = False.",
                 id="celery_outbox.W003",
             )
     except StoreError as exc:
-        hint = "No relay can publish from this database until that is corrected."
+        hint = "No relay can publish from this database until this is corrected."
         yield Warning(f"{exc}.", hint=hint, id="celery_outbox.W002")
     finally:
         store.close()

@@ -168,11 +168,10 @@ def _delete(alias: str, model: type[Any], ids: list[int]) -> None:
 RETRY = Operation(
     action="retry_now",
     title="Retry now",
-    explanation="These messages stop waiting for their next attempt: the relay takes them up at"
-    " once. Failed attempts stay counted, so a message on its last one becomes a dead letter if it"
-    " fails again.",
+    explanation="These messages become due now, so the relay tries them at once. Failed attempts"
+    " stay counted: a message with one attempt left becomes a dead letter if it fails again.",
     done="Due now",
-    left_alone="They are in flight, due already, or gone.",
+    left_alone="They are in flight, already due, or no longer in the outbox.",
     flag=CHANGE,
     allowed=lambda rows: _not_in_flight(states.backing_off(rows)),
     apply=_make_due,
@@ -182,7 +181,7 @@ DISCARD = Operation(
     title="Discard messages",
     explanation="These messages are deleted and will never be published. This can't be undone.",
     done="Discarded",
-    left_alone="They are in flight, or gone.",
+    left_alone="They are in flight, or no longer in the outbox.",
     flag=DELETION,
     allowed=_not_in_flight,
     apply=_delete,
@@ -190,10 +189,10 @@ DISCARD = Operation(
 REPLAY = Operation(
     action="replay",
     title="Replay dead letters",
-    explanation="These messages go back into the outbox, due now, with all of their attempts"
-    " before them again.",
+    explanation="These messages go back into the outbox and are due now. Their failed attempts are"
+    " reset to 0.",
     done="Back in the outbox",
-    left_alone="They are gone, or somebody else is replaying them.",
+    left_alone="They are no longer dead letters, or another user is replaying them.",
     flag=CHANGE,
     allowed=lambda rows: rows,
     apply=_replay,
@@ -203,7 +202,7 @@ DISCARD_DEAD = Operation(
     title="Discard dead letters",
     explanation="These messages are deleted and can't be replayed any more. This can't be undone.",
     done="Discarded",
-    left_alone="They are gone, or somebody is replaying them.",
+    left_alone="They are no longer dead letters, or another user is replaying them.",
     flag=DELETION,
     allowed=lambda rows: rows,
     apply=_delete,

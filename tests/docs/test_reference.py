@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,6 +88,26 @@ def test_the_api_page_names_what_is_public() -> None:
     public += [f"{each}(" for each in vars(Store) if not each.startswith("_") and each != "name"]
     public += ["pending()", "due()", "in_flight()", "failing()", "published()"]
     assert [each for each in public if each not in page] == []
+
+
+def paths_of_the_api() -> list[str]:
+    page = words(REFERENCE / "api.md")
+    ours = r"(?:celery_outbox_steps|django_integration)"
+    imported = re.findall(rf"`from ({ours}[\w.]*) import (\w+)`", page)
+    return sorted(
+        {*re.findall(rf"`({ours}(?:\.\w+)*)`", page), *(".".join(each) for each in imported)}
+    )
+
+
+@pytest.mark.parametrize("path", paths_of_the_api())
+def test_every_path_on_the_api_page_can_be_imported(path: str) -> None:
+    assert resolve_name(path) is not None
+
+
+def test_the_api_page_names_paths() -> None:
+    assert {"django_integration.OutboxCelery", "celery_outbox_steps.store.Store"} <= set(
+        paths_of_the_api()
+    )
 
 
 def prometheus_names() -> set[str]:
