@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -27,7 +28,7 @@ ROW = re.compile(r"^\| (\w+) \|(.+)\|$", re.MULTILINE)
 MESSAGE = ClaimedMessage(
     **{**dict.fromkeys(ClaimedMessage._fields), "task_name": "shop.tasks.send", "retries": 0}
 )
-RESULTS = {
+RESULTS: dict[str, tuple[Outcome | None, BatchResult]] = {
     "published": (Published(MESSAGE), BatchResult(published=1)),
     "retry": (Retry(MESSAGE, "refused", 1.0), BatchResult(retried=1)),
     "dead": (Dead(MESSAGE, "refused", 5), BatchResult(dead=1)),
@@ -63,15 +64,11 @@ def what_is_recorded(outcome: Outcome | None, result: BatchResult) -> tuple[set[
     try:
         journal = Journal("default", "relay")
         outcomes = () if outcome is None else (outcome,)
-        journal.batch(BatchResult(**{**_fields(result), "outcomes": outcomes, "claimed": 1}))
+        journal.batch(replace(result, outcomes=outcomes, claimed=1))
     finally:
         logger.removeHandler(handler)
     counted = {name for name, count in journal.counters.items() if count}
     return counted - {"batches", "claimed"}, set(lines)
-
-
-def _fields(result: BatchResult) -> dict[str, object]:
-    return {name: getattr(result, name) for name in BatchResult.__dataclass_fields__}
 
 
 @pytest.mark.parametrize("name", RESULTS)
