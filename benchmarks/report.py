@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 QUIET = 0.7
 INTRODUCTION = {
-    "full": "Made by `make bench`; every figure, table and plot on this page is the program's.",
+    "full": "`make bench` writes this page, with all of its numbers, tables and plots.",
     "quick": "**A quick run** (`make bench-quick`): few repetitions and small sizes, to see that "
     "everything works. Do not take these numbers for more than that.",
 }
@@ -56,8 +56,8 @@ def _conditions(results: Results) -> Iterator[str]:
     yield ""
     yield (
         "Contenders take turns: a round runs each of them once, and every table says how many "
-        "rounds there were. Shown are the median and, in brackets, the smallest and the largest "
-        "round. Ratios are made within a round, of values that were measured seconds apart."
+        "rounds there were. The tables show the median and, in parentheses, the smallest and the "
+        "largest round. Ratios are computed within a round, from values measured seconds apart."
     )
     if results.incomplete:
         yield ""
@@ -92,9 +92,9 @@ def _versus(comparisons: list[Comparison]) -> Iterator[str]:
     yield "## Against django-celery-outbox"
     yield ""
     yield (
-        'Each row of the tables below that both are in. "Better" is a quotient, whichever way '
-        "round is good; what an idle relay adds is the difference to a worker without one, "
-        "against the whole of a relay process."
+        'All rows of the tables below that contain both packages. "Times better" is the ratio, '
+        "inverted where less is better. What an idle relay adds is the difference from a worker "
+        "without one; for django-celery-outbox it is the whole relay process."
     )
     yield ""
     yield "| what | this package | django-celery-outbox | times better | ahead |"

@@ -19,10 +19,10 @@ PEER = "django-celery-outbox"
 
 TEXT = """\
 One task call with an argument of 100 bytes, inside a transaction that is open already, on
-PostgreSQL. "Committed" adds the transaction's end and, for `delay_on_commit`, the publishing that
-happens there. Calls that go directly to a broker are not confirmed unless the row says so: they do
-not wait for anybody, while a stored call waits for PostgreSQL's answer. The last two rows are what
-the driver alone takes for that: for any statement, and for this INSERT."""
+PostgreSQL. "Committed" adds the COMMIT and, for `delay_on_commit`, the publish after it. Calls that
+go directly to a broker are not confirmed unless the row says so: they do not wait for an answer,
+while a stored call waits for PostgreSQL's. The last two rows show the driver alone: for a trivial
+statement, and for this INSERT."""
 
 
 def run(bench: Bench) -> None:

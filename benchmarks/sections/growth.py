@@ -19,7 +19,7 @@ NO_SNAPSHOT = "no other session"
 SNAPSHOT = "an old snapshot is held"
 
 BACKLOG = """\
-Messages per second to RabbitMQ, confirmed, with so many rows waiting in PostgreSQL when the relay
+Messages per second to RabbitMQ, confirmed, by the number of rows in PostgreSQL when the relay
 starts; measured over the first {:,} messages (django-celery-outbox: a fifth of them). "Backing off"
 are rows that failed before and are due in an hour."""
 

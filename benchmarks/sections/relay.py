@@ -22,9 +22,9 @@ TEXT = """\
 Messages of 100 bytes of argument from PostgreSQL to {}, seen from the broker's side: from the
 first message in the queue to the last. Ours is a real `celery worker --outbox-relay` that consumes
 another, empty queue; django-celery-outbox is its relay command with default settings. The loop
-publishes the same messages out of memory: no database, no failures to handle; so does "its
-publisher alone", with the code that the relay uses. CPU and memory are those of the relaying
-processes (of ours, the whole worker), CPU seconds per 10,000 messages."""
+publishes the same messages from memory, without a database and without failures to handle. So does
+"its publisher alone", with the relay's code. CPU (seconds per 10,000 messages) and memory are those
+of the relaying processes; for this package, of the whole worker."""
 
 UNITS = {"rate": "messages/s", "cpu": "s", "memory": "MB"}
 
