@@ -37,7 +37,7 @@ class OutboxCommand(CeleryCommand):  # type: ignore[misc]
             raise click.ClickException(str(exc)) from exc
 
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="For machines: one JSON document.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help=HELP["dry_run"])
 TASK_NAME = click.option("--task-name", metavar="NAME", help=HELP["task_name"])
 
@@ -62,7 +62,7 @@ AGE = parsed(age)
 @click.pass_context
 @handle_preload_options  # type: ignore[untyped-decorator]
 def outbox(ctx: click.Context) -> None:
-    """Look at the transactional outbox, and help it along."""
+    """Inspect and operate the transactional outbox."""
     ctx.obj.app.loader.import_default_modules()  # sets up Django where the app belongs to a project
 
 
@@ -71,7 +71,7 @@ def outbox(ctx: click.Context) -> None:
 @AS_JSON
 @click.pass_context
 def status(ctx: click.Context, top: int, *, as_json: bool) -> None:
-    """Show what waits, what fails and who holds it."""
+    """Show waiting and failing rows, and the relays that hold rows."""
     from celery_outbox_steps import operate
 
     found = operate.status(ctx.obj.app, top)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Command(OutboxCommand):
-    help = "Show what waits in the outbox, what fails and who holds it."
+    help = "Show waiting and failing rows, and the relays that hold rows."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--format", choices=["text", "json"], default="text")
@@ -26,7 +26,7 @@ class Command(OutboxCommand):
             metavar="SECONDS",
             nargs="?",
             const=2.0,
-            help="Show it again every so many seconds, until interrupted.",
+            help="Repeat at this interval until interrupted.",
         )
 
     def run(self, app: Any, options: dict[str, Any]) -> None:
