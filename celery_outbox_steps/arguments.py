@@ -10,13 +10,13 @@ from datetime import datetime, timezone
 
 HELP = {
     "task_name": "Only dead letters of this task. * and ? are wildcards.",
-    "since": "Only messages that became dead letters at or after this time (UTC unless it has a zone).",
-    "until": "Only messages that became dead letters before this time (UTC unless it has a zone).",
+    "since": "Only those that became dead letters at or after this time; UTC without a zone.",
+    "until": "Only those that became dead letters before this time; UTC without a zone.",
     "limit": "At most this many, the oldest first.",
     "all": "Every dead letter.",
     "dry_run": "Change nothing; show what would be done.",
-    "published_older_than": "An age in seconds, or such as 12h, 30d, 2w. Default: CELERY_OUTBOX_RETENTION.",
-    "dead_older_than": "An age in seconds, or such as 12h, 30d, 2w. Default: CELERY_OUTBOX_DLQ_RETENTION.",
+    "published_older_than": "Seconds, or 12h, 30d, 2w. Default: CELERY_OUTBOX_RETENTION.",
+    "dead_older_than": "Seconds, or 12h, 30d, 2w. Default: CELERY_OUTBOX_DLQ_RETENTION.",
 }
 CHOOSE = "Say which dead letters: ids, --task-name, --since, --until or --all."
 NOTHING_TO_PURGE = (
