@@ -15,8 +15,8 @@ HELP = {
     "limit": "At most this many, the oldest first.",
     "all": "Every dead letter.",
     "dry_run": "Change nothing; show what would be done.",
-    "published_older_than": "Seconds, or 12h, 30d, 2w. Default: CELERY_OUTBOX_RETENTION.",
-    "dead_older_than": "Seconds, or 12h, 30d, 2w. Default: CELERY_OUTBOX_DLQ_RETENTION.",
+    "published_older_than": "Seconds, or e.g. 12h, 30d, 2w. Default: CELERY_OUTBOX_RETENTION.",
+    "dead_older_than": "Seconds, or e.g. 12h, 30d, 2w. Default: CELERY_OUTBOX_DLQ_RETENTION.",
 }
 CHOOSE = "Say which dead letters: ids, --task-name, --since, --until or --all."
 NOTHING_TO_PURGE = (
