@@ -122,8 +122,8 @@ SETTINGS = (
         "idle_time",
         1.0,
         PAUSE,
-        "Longest pause between two polls of the table, in seconds. Shorter lowers the latency "
-        "where nothing wakes the relay, and costs more queries.",
+        "Longest pause between two polls of the table, in seconds. A shorter pause lowers the "
+        "latency where nothing wakes the relay, and costs more queries.",
         flag=True,
     ),
     Setting(
@@ -152,8 +152,8 @@ SETTINGS = (
         "stale_timeout",
         300.0,
         SECONDS,
-        "Lease in seconds; a crashed relay's rows can be claimed again after it. Shorter frees "
-        "them sooner; too short for a slow batch, and its messages are published twice.",
+        "Lease in seconds; a crashed relay's rows can be claimed again after it. If it is shorter "
+        "than your slowest batch, messages are published twice.",
         flag=True,
     ),
     Setting(
@@ -161,7 +161,8 @@ SETTINGS = (
         10.0,
         SECONDS,
         "Longest wait for the broker's answers to a batch, or to a message that is sent alone, in "
-        "seconds. Shorter detects a broker that hangs sooner; longer tolerates a slow one.",
+        "seconds. A shorter wait detects a hanging broker sooner; a longer one tolerates a slow "
+        "broker.",
         flag=True,
     ),
     Setting(
