@@ -4,7 +4,7 @@
 at the tables. What a value may be is said in `celery_outbox_steps.settings` and only there; this
 module turns it into Django's messages. Ids are stable: one per kind of problem.
 
-    E001 an invalid value                 E004 a database alias that does not exist
+    E001 an invalid value                E004 a database alias that does not exist
     E002 a setting that does not exist   E005 settings that contradict each other
     E003 a path that can't be imported   E006 an outbox in tenant schemas
     W001 unapplied migrations            W002 a database that a relay can't work on
