@@ -8,7 +8,7 @@ from celery_outbox_steps.messages import Deferred, Outcome, Published
 
 if TYPE_CHECKING:
     from celery_outbox_steps.messages import ClaimedMessage
-    from celery_outbox_steps.store import Store
+    from celery_outbox_steps.store import RelayStore
 
 
 class Batch:
@@ -54,7 +54,7 @@ class Batch:
             if row.orphaned or row.id in self.suspects:
                 self.add(Deferred(row, "it was in flight when a batch was interrupted", 0.0))
 
-    def settle(self, store: Store, relay_id: str) -> None:
+    def settle(self, store: RelayStore, relay_id: str) -> None:
         """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""
         if self._unsettled:
             self.fenced += store.settle(self._unsettled, relay_id)

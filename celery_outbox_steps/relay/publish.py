@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.relay.batch import Batch
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import Store
+    from celery_outbox_steps.store import RelayStore
 
 OUTAGE_DELAY = 1.0
 """Seconds until a row is due again after an outage. The breaker is what keeps the relay calm."""
@@ -43,7 +43,7 @@ class PublishStep:
     def __init__(
         self,
         app: Any,
-        store: Store,
+        store: RelayStore,
         publisher: Publisher,
         config: RelayConfig,
         relay_id: str,

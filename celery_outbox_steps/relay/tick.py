@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import Store
+    from celery_outbox_steps.store import RelayStore
 
 MAX_BYTES = 16 * 1024 * 1024
 """Bytes of messages per claim: a batch of large ones has fewer rows, and fits into memory."""
@@ -57,7 +57,7 @@ class Relay:
     def __init__(
         self,
         app: Any,
-        store: Store,
+        store: RelayStore,
         publisher: Publisher,
         config: RelayConfig,
         relay_id: str,

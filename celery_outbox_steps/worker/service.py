@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import BatchResult
     from celery_outbox_steps.observe.metrics import Meter
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import Store
+    from celery_outbox_steps.store import RelayStore
 
 LIVENESS_INTERVAL = 1.0
 SETTLE_MARGIN = 1.0
@@ -40,7 +40,7 @@ class RelayService:
     def __init__(
         self,
         app: Any,
-        store: Store,
+        store: RelayStore,
         config: RelayConfig,
         meter: Meter | None = None,
         publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
@@ -120,7 +120,7 @@ class RelayService:
             "published_per_second": round(self.journal.rate(), 2),
             "seconds_since_publish": None if since is None else round(monotonic() - since, 1),
             "last_error": self.journal.last_error,
-            "listening": getattr(self.store, "listening", False),
+            "listening": self.store.listening,
             "counters": dict(self.journal.counters),
         }
 

@@ -13,7 +13,8 @@ from celery_outbox_steps import OutboxRelayStep, install
 from celery_outbox_steps.settings import SETTINGS
 from celery_outbox_steps.testing import MemoryStore
 from celery_outbox_steps.worker.options import GROUP
-from celery_outbox_steps.worker.steps import BrokerConnectionStep, RelayCannotStart
+from celery_outbox_steps.worker.startup import RelayCannotStart
+from celery_outbox_steps.worker.steps import BrokerConnectionStep
 from tests.helpers import wait_for
 
 
