@@ -144,7 +144,7 @@ def _batches(app: Any, store: RelayStore) -> Generator[BatchResult, None, None]:
             yield result
     finally:
         with suppress(StoreError):
-            relay.settle()  # Ctrl-C: what is in hand is free for others at once
+            relay.settle_in_hand()  # Ctrl-C: what is in hand is free for others at once
         relay.close()
 
 
