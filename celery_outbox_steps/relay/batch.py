@@ -33,7 +33,8 @@ class Batch:
         self.outcomes: list[Outcome] = []
         self.unsent = {row.id: row for row in rows}
         """Rows without an outcome, by id."""
-        self.published = 0
+        self.counts: Counter[type[Outcome]] = Counter()
+        """The outcomes by kind."""
         self.suspects: set[int] = set()
         """Ids of rows that were interrupted together."""
         self.outage = ""
@@ -50,7 +51,7 @@ class Batch:
     @property
     def broker_answered(self) -> bool:
         """Whether the broker is known to be alive: it took a message, or refused one."""
-        return any(isinstance(outcome, (Published, Retry)) for outcome in self.outcomes)
+        return bool(self.counts[Published] or self.counts[Retry])
 
     def shares_rows_with(self, other: Batch) -> bool:
         return not {row.id for row in self.rows}.isdisjoint(row.id for row in other.rows)
@@ -59,7 +60,7 @@ class Batch:
         del self.unsent[outcome.message.id]
         self.outcomes.append(outcome)
         self._unsettled.append(outcome)
-        self.published += isinstance(outcome, Published)
+        self.counts[type(outcome)] += 1
 
     def defer(self, rows: Iterable[ClaimedMessage], reason: str, delay: float) -> None:
         for row in rows:
@@ -80,14 +81,13 @@ class Batch:
             self._unsettled = []
 
     def result(self) -> BatchResult:
-        count = Counter(type(outcome) for outcome in self.outcomes)
         return BatchResult(
             outcomes=tuple(self.outcomes),
             claimed=len(self.outcomes) + len(self.unsent),
-            published=count[Published],
-            retried=count[Retry],
-            dead=count[Dead],
-            deferred=count[Deferred],
+            published=self.counts[Published],
+            retried=self.counts[Retry],
+            dead=self.counts[Dead],
+            deferred=self.counts[Deferred],
             released=len(self.unsent),
             fenced=self._fenced,
             full=self.full,

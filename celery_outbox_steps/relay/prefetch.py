@@ -48,9 +48,8 @@ class Claims:
 
     def next_batch(self, most: int) -> Batch | None:
         """The batch that was claimed ahead; without one claim up to `most` rows."""
-        ahead = self.take_ahead()
-        if ahead is not None or not most:
-            return ahead
+        if self.ahead is not None or not most:
+            return self.take_ahead()
         # With nothing in hand, rows in this relay's name come from a claim whose answer was lost.
         return self._claim_batch(min(self._limit, most), adopt=True)
 
@@ -66,14 +65,15 @@ class Claims:
         Not beside rows that may kill the relay: publishing them uses the Store as well.
         """
         thread = self._thread
-        useful = thread is not None and batch.full and not batch.may_kill
-        if thread is None or not useful or not thread.start(self._claim_ahead):
+        if thread is None or not batch.full or batch.may_kill:
             yield
             return
+        started = thread.start(self._claim_ahead)
         try:
             yield
         finally:
-            thread.wait()
+            if started:
+                thread.wait()
 
     def close(self) -> None:
         """End the helper thread. The next use starts it again."""

@@ -69,18 +69,20 @@ class PublishStep:
         self._jitter, self._now = random.random(), self._app.now()  # noqa: S311
         try:
             alone = self._publish_together(batch)
-            self._publish_alone(batch, alone)
+            if alone:
+                self._publish_alone(batch, alone)
         except Outage as outage:
             batch.outage = str(outage)
             batch.defer(list(batch.unsent.values()), batch.outage, OUTAGE_DELAY)
             return
-        if not self._should_stop_sending():
+        if alone and not self._should_stop_sending():
             left = [row for row in alone if row.id in batch.unsent]
             batch.defer(left, "there was no time to send it alone", OUTAGE_DELAY)
 
     def _publish_together(self, batch: Batch) -> list[ClaimedMessage]:
         """Publish the rows without a history in one go. Returns those that have to go alone."""
-        fresh = [row for row in batch.rows if not row.has_history]
+        with_history = [row for row in batch.rows if row.has_history]
+        fresh = [row for row in batch.rows if not row.has_history] if with_history else batch.rows
         opened: list[ClaimedMessage] = []
         held_back: list[ClaimedMessage] = []
         messages = self._open_all(batch, fresh, opened, held_back)
@@ -95,7 +97,7 @@ class PublishStep:
             # Interrupted, or a message caused an error in the publisher: alone it is found.
             held_back = [row for row in fresh if row.id in batch.unsent]
             batch.suspects.update(row.id for row in held_back)
-        return held_back + [row for row in batch.rows if row.has_history]
+        return held_back + with_history
 
     def _publish_alone(self, batch: Batch, rows: list[ClaimedMessage]) -> None:
         """One by one, each with a confirm of its own, as long as there is time.
@@ -109,10 +111,10 @@ class PublishStep:
             out_of_time = self._should_stop_sending() or self._clock() >= end
             if out_of_time or len(unexplained) == MAX_UNEXPLAINED:
                 break
-            published = batch.published
+            published = batch.counts[Published]
             interruption = self._publish_one(batch, row)
             if interruption is None:
-                if batch.published > published:
+                if batch.counts[Published] > published:
                     self._send_again(batch, unexplained)
                     unexplained.clear()
             elif self._publisher.reachable(self._answer_timeout(batch) / 2):
@@ -120,7 +122,7 @@ class PublishStep:
             else:
                 unexplained.append((row, interruption))
         if unexplained:
-            self._send_again(batch, unexplained[:1] if batch.published else [])
+            self._send_again(batch, unexplained[:1] if batch.counts[Published] else [])
             raise unexplained[0][1]
 
     def _send_again(

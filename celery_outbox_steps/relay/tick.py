@@ -107,7 +107,9 @@ class Relay:
         allowed = self.breaker.allowance(self._config.batch_size, self._clock())
         # In hand from now on: if anything below raises, the next tick gives the rows back.
         batch = self._batch = self._claims.next_batch(allowed)
-        if batch is None or self._should_stop_sending() or self._lease_ends_soon(batch):
+        # No time to send before the lease ends: the claim waited for a lock, or the process froze.
+        latest = self._clock() + self._config.send_timeout
+        if batch is None or latest >= batch.send_before or self._should_stop_sending():
             return
         is_probe = self.breaker.is_open
         claiming_ahead = nullcontext() if is_probe else self._claims.claiming_ahead_of(batch)
@@ -123,15 +125,12 @@ class Relay:
         if batch.outage or batch.unsent or (ahead is not None and ahead.shares_rows_with(batch)):
             self._give_back_ahead()
 
-    def _lease_ends_soon(self, batch: Batch) -> bool:
-        """Whether there is no time to send: the claim waited for a lock, or the process froze."""
-        return self._clock() + self._config.send_timeout >= batch.send_before
-
     def _settle_batch(self) -> BatchResult:
         batch = self._batch
         if batch is None:
             return BatchResult()
-        batch.defer_suspects()
+        if batch.unsent:
+            batch.defer_suspects()
         try:
             batch.write_outcomes(self._store, self._relay_id)
             if batch.unsent:
