@@ -17,7 +17,7 @@ from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.settings import RelayConfig, read
-from celery_outbox_steps.store import DeadLetters, Store, load_stores
+from celery_outbox_steps.store import DeadLetters, OperatorStore, RelayStore, load_stores
 
 CHUNK = 1000
 
@@ -126,16 +126,16 @@ def _given_or_set(app: Any, given: float | None, name: str) -> float | None:
     return value
 
 
-def _purge_published(plan: PurgePlan, store: Store) -> int:
+def _purge_published(plan: PurgePlan, store: OperatorStore) -> int:
     age = plan.published_older_than
     return 0 if age is None else store.purge_published(age, CHUNK)
 
 
-def _purge_dead_letters(plan: PurgePlan, store: Store) -> int:
+def _purge_dead_letters(plan: PurgePlan, store: OperatorStore) -> int:
     return 0 if plan.dead_letters is None else store.purge_dead_letters(plan.dead_letters, CHUNK)
 
 
-def _batches(app: Any, store: Store) -> Generator[BatchResult, None, None]:
+def _batches(app: Any, store: RelayStore) -> Generator[BatchResult, None, None]:
     config = RelayConfig.from_app(app)
     publisher = publisher_for(app, config.declare)
     relay = Relay(app, store, publisher, config, new_relay_id())
@@ -144,7 +144,7 @@ def _batches(app: Any, store: Store) -> Generator[BatchResult, None, None]:
             yield result
     finally:
         with suppress(StoreError):
-            relay.settle()  # Ctrl-C: what is in hand is free for others at once
+            relay.settle_in_hand()  # Ctrl-C: what is in hand is free for others at once
         relay.close()
 
 
@@ -153,7 +153,7 @@ def _sum(one: BatchResult, other: BatchResult) -> BatchResult:
     return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
-def _in_chunks(app: Any, step: Callable[[Store], int], progress: Progress) -> int:
+def _in_chunks(app: Any, step: Callable[[OperatorStore], int], progress: Progress) -> int:
     total = 0
     for store in load_stores(app):
         with _closing(store):
@@ -163,7 +163,7 @@ def _in_chunks(app: Any, step: Callable[[Store], int], progress: Progress) -> in
     return total
 
 
-def _sum_of(app: Any, count: Callable[[Store], int]) -> int:
+def _sum_of(app: Any, count: Callable[[OperatorStore], int]) -> int:
     total = 0
     for store in load_stores(app):
         with _closing(store):
@@ -172,7 +172,7 @@ def _sum_of(app: Any, count: Callable[[Store], int]) -> int:
 
 
 @contextmanager
-def _closing(store: Store) -> Iterator[None]:
+def _closing(store: OperatorStore) -> Iterator[None]:
     try:
         yield
     except StoreError:

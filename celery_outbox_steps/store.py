@@ -1,10 +1,10 @@
 """The Store: where rows live, and the contract that every implementation keeps.
 
 The invariant behind every write: **a row belongs to the relay whose id stands in `claimed_by`
-until `claimed_until`, by the database's clock, and to nobody else.** All writes of a relay are
-fenced with its id, so one that comes late changes nothing; only what the broker has is settled also
-where the claim was forgotten or given back. `tests/contract` runs one suite against every
-implementation; `celery_outbox_steps.testing.MemoryStore` is the twin without a database.
+until `claimed_until`, by the database's clock, and to no other.** All writes of a relay are fenced
+with its id, so one that comes late changes nothing; only what the broker has is settled also where
+the claim was forgotten or given back. A relay takes a `RelayStore`, a command an `OperatorStore`.
+`tests/contract` runs one suite against every implementation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERRUPTED = "the relay ended while it published this message"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The three numbers behind the gauges. Counts are capped so that looking stays cheap."""
+    """The three numbers behind the gauges. Counts are capped, so that sampling stays cheap."""
 
     depth: int
     dead_letters: int
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a person wants to know of the outbox."""
+    """The state of an outbox, as `status` and the admin show it."""
 
     depth: int
     """Rows waiting to be published, in flight or backing off."""
@@ -50,14 +50,14 @@ class Stats:
     capped: bool
     """True where a count stopped at its cap: read it as "at least"."""
     relays: tuple[dict[str, Any], ...] = field(default=())
-    """Who holds rows: relay, rows, seconds left of the lease."""
+    """The relays that hold rows: relay, rows, seconds left of the lease."""
     top_failing: tuple[dict[str, Any], ...] = field(default=())
     """Failing tasks: task_name, rows, last_error."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Which dead letters are meant; by default all. Ages in seconds, by the database's clock."""
+    """A selection of dead letters; by default all. Ages in seconds, by the database's clock."""
 
     ids: Sequence[int] | None = None
     task_name: str | None = None
@@ -66,11 +66,23 @@ class DeadLetters:
     newer_than: float | None = None
 
 
-class Store(Protocol):
-    """One outbox table. Used by one thread; never shared between a process and its fork."""
+class RelayStore(Protocol):
+    """What a relay needs of one outbox table. Never shared between a process and its fork.
 
-    name: str
-    """What people call it in logs and `inspect`: the database alias."""
+    Used by one thread at a time; `wake()` may be called from any.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in logs and `inspect`: the database alias."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether the database itself ends a `wait()` when rows are committed."""
+
+    @property
+    def blocks_event_loop(self) -> bool:
+        """Whether the driver would block all greenlets of a gevent or eventlet worker."""
 
     def check(self) -> None:
         """Raise `StoreNotReady`, naming the fix, where the relay can never work (no table)."""
@@ -96,21 +108,21 @@ class Store(Protocol):
     def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         """Count an attempt before it is made, so that the row remembers it if the relay dies.
 
-        The message with its contents, its `retries` as they were before; None if the row is not
-        ours any more. May be repeated. A settle writes what it knows over it.
+        Returns the message with its contents, and with its `retries` as they were before; None if
+        the relay does not hold the row any more. May be repeated. A settle overwrites the count.
         """
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
-        """Write what became of claimed rows, all or nothing. Returns how many were fenced off.
+        """Write the outcomes of claimed rows, all or nothing. Returns how many were fenced off.
 
         Fenced off are rows that the relay does not hold, and `Published` ones that another relay
         holds. The retries are counted from those of the message, not from those of the row. A
-        `Deferred` row stays orphaned if it was. May be
-        repeated after an error of unknown effect: what was settled is not settled twice.
+        `Deferred` row stays orphaned if it was. May be repeated after an error of unknown effect:
+        what was settled is not settled twice.
         """
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
-        """Give claimed rows back, due at once, retries untouched. Returns how many were ours."""
+        """Give claimed rows back, due at once, retries untouched. Returns how many it held."""
 
     def wait(self, timeout: float) -> bool:
         """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass."""
@@ -121,11 +133,25 @@ class Store(Protocol):
     def sample(self) -> Sample:
         """The gauges, cheaply."""
 
+    def close(self) -> None:
+        """Close the connection. The next use opens it again."""
+
+
+class OperatorStore(Protocol):
+    """What operators need of one outbox table: commands, the admin, the purge task."""
+
+    @property
+    def name(self) -> str:
+        """Its name in logs and commands: the database alias."""
+
+    def check(self) -> None:
+        """Raise `StoreNotReady`, naming the fix, where the tables can't be used."""
+
     def stats(self, top: int = 10) -> Stats:
-        """Everything `status` shows. For people: never called per batch."""
+        """Everything that `status` shows. Too expensive to be called for each batch."""
 
     def count_dead_letters(self, which: DeadLetters) -> int:
-        """How many dead letters are meant."""
+        """How many dead letters are selected."""
 
     def replay(self, which: DeadLetters, limit: int = 1000) -> int:
         """Move up to `limit` dead letters back into the outbox, due now, retries at 0."""
@@ -134,13 +160,17 @@ class Store(Protocol):
         """Delete up to `limit` dead letters."""
 
     def count_published(self, older_than: float) -> int:
-        """How many published rows are older than so many seconds."""
+        """How many published rows are older than `older_than` seconds."""
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
-        """Delete up to `limit` published rows that are older than so many seconds."""
+        """Delete up to `limit` published rows that are older than `older_than` seconds."""
 
     def close(self) -> None:
         """Close the connection. The next use opens it again."""
+
+
+class Store(RelayStore, OperatorStore, Protocol):
+    """One outbox table, for relays and for operators."""
 
 
 def how_many_fit(sizes: Iterable[int], max_bytes: int) -> int:
@@ -155,6 +185,6 @@ def how_many_fit(sizes: Iterable[int], max_bytes: int) -> int:
 
 
 def load_stores(app: Any) -> list[Store]:
-    """The Stores that the app is configured with: `CELERY_OUTBOX_STORE` names who builds them."""
+    """The Stores of an app, built by the function that `CELERY_OUTBOX_STORE` names."""
     stores: list[Store] = load(app.conf, "store")(app)
     return stores

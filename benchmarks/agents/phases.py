@@ -65,7 +65,7 @@ def relay(app: Any, messages: int) -> dict[str, list[float]]:
     one.run_once()  # connects and declares
     clock = Clock()
     clock.on(store, "claim", "claim")
-    clock.on(one, "_publish", "open the envelopes and publish")
+    clock.on(one._publish_step, "publish_batch", "open the envelopes and publish")
     clock.on(store, "settle", "settle")
     clock.on(one, "run_once", "all of it")
     for _ in range(messages // BATCH - 1):

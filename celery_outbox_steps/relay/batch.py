@@ -1,14 +1,21 @@
-"""A batch: claimed rows on their way from claim to settle, with the outcomes that they have."""
+"""A batch: claimed rows on their way from claim to settle, and the outcomes that they have so far.
+
+Every row is either unsent or has exactly one outcome. A batch remembers which outcomes the Store
+has, so that writing them can be repeated after an error. It makes no decision about a row.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps.messages import Deferred, Outcome, Published
+from celery_outbox_steps.messages import BatchResult, Dead, Deferred, Outcome, Published, Retry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_outbox_steps.messages import ClaimedMessage
-    from celery_outbox_steps.store import Store
+    from celery_outbox_steps.store import RelayStore
 
 
 class Batch:
@@ -19,46 +26,71 @@ class Batch:
     ) -> None:
         self.rows = rows
         self.claimed_at = claimed_at
+        """When the claim began, and the lease with it, by the relay's clock."""
         self.send_before = claimed_at + lease
         """After this moment the lease may have expired: by then everything is sent and answered."""
         self.full = full
         self.outcomes: list[Outcome] = []
         self.unsent = {row.id: row for row in rows}
         """Rows without an outcome, by id."""
-        self.published = 0
+        self.counts: Counter[type[Outcome]] = Counter()
+        """The outcomes by kind."""
         self.suspects: set[int] = set()
         """Ids of rows that were interrupted together."""
         self.outage = ""
         """Why the broker counts as away, if it does."""
         self.duration = 0.0
-        self.fenced = 0
-        """Rows that another relay had taken over before they could be settled."""
+        self._fenced = 0
         self._unsettled: list[Outcome] = []
 
     @property
     def may_kill(self) -> bool:
-        """Whether a row may kill the relay. The publish step then uses the Store as well."""
+        """Whether a row may kill the relay. Publishing it uses the Store as well."""
         return any(row.may_kill for row in self.rows)
+
+    @property
+    def broker_answered(self) -> bool:
+        """Whether the broker is known to be alive: it took a message, or refused one."""
+        return bool(self.counts[Published] or self.counts[Retry])
+
+    def shares_rows_with(self, other: Batch) -> bool:
+        return not {row.id for row in self.rows}.isdisjoint(row.id for row in other.rows)
 
     def add(self, outcome: Outcome) -> None:
         del self.unsent[outcome.message.id]
         self.outcomes.append(outcome)
         self._unsettled.append(outcome)
-        self.published += isinstance(outcome, Published)
+        self.counts[type(outcome)] += 1
 
-    def keep_suspects_apart(self) -> None:
-        """Rows that may break a connection or kill a relay are deferred and not given back, which
-        would make them look new: they must not share a batch again.
+    def defer(self, rows: Iterable[ClaimedMessage], reason: str, delay: float) -> None:
+        for row in rows:
+            self.add(Deferred(row, reason, delay))
+
+    def defer_suspects(self) -> None:
+        """Defer the unsent rows that may break a connection or kill a relay.
+
+        Given back instead, they would look new and share a batch again.
         """
-        for row in list(self.unsent.values()):
-            if row.orphaned or row.id in self.suspects:
-                self.add(Deferred(row, "it was in flight when a batch was interrupted", 0.0))
+        suspects = [row for row in self.unsent.values() if row.orphaned or row.id in self.suspects]
+        self.defer(suspects, "it was in flight when a batch was interrupted", 0.0)
 
-    def settle(self, store: Store, relay_id: str) -> None:
+    def write_outcomes(self, store: RelayStore, relay_id: str) -> None:
         """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""
         if self._unsettled:
-            self.fenced += store.settle(self._unsettled, relay_id)
+            self._fenced += store.settle(self._unsettled, relay_id)
             self._unsettled = []
 
-    def shares_rows_with(self, other: Batch) -> bool:
-        return not {row.id for row in self.rows}.isdisjoint(row.id for row in other.rows)
+    def result(self) -> BatchResult:
+        return BatchResult(
+            outcomes=tuple(self.outcomes),
+            claimed=len(self.outcomes) + len(self.unsent),
+            published=self.counts[Published],
+            retried=self.counts[Retry],
+            dead=self.counts[Dead],
+            deferred=self.counts[Deferred],
+            released=len(self.unsent),
+            fenced=self._fenced,
+            full=self.full,
+            outage=self.outage,
+            duration=self.duration,
+        )

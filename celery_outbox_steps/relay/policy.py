@@ -1,7 +1,7 @@
-"""The relay's decisions about time: how long to back off, when to stop asking, how long to rest.
+"""The relay's decisions about time: how long to back off, when to stop claiming, how long to pause.
 
 Pure but for the clock itself: every method is told what time it is, nothing sleeps, nothing does
-I/O. What kind of failure an exception is stands in `celery_outbox_steps.classify`.
+I/O. What kind of failure an exception is, is decided in `celery_outbox_steps.classify`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def time_passed() -> float:
+def boot_clock() -> float:
     """Seconds by a clock that never jumps back and does not stop while the machine is suspended.
 
     `time.monotonic()` does stop then (Linux), and a lease would seem to last for hours.
@@ -28,17 +28,17 @@ class Backoff:
     longest: float
 
     def delay(self, retries: int, jitter: float) -> float:
-        """Seconds after a failure that `retries` others came before; `jitter` is in 0..1."""
+        """Seconds after a failure; `retries` counts the earlier ones, `jitter` is in 0..1."""
         # 2**64 seconds are past any cap; more would only overflow a float.
         base = self.first * 2.0 ** min(retries, 64)
         return min(base * (1 + jitter / 10), self.longest)
 
 
 class Breaker:
-    """Stops the relay from claiming rows that the broker would not take.
+    """Stops the relay from claiming rows while the broker takes none.
 
-    Two outages in a row open it. After the cooldown a single message may try; its success closes
-    the breaker, its failure opens it for another cooldown. No retry is spent on any of that.
+    Two outages in a row open it. After the cooldown a single message is the probe; its success
+    closes the breaker, its failure opens it for another cooldown. No retry is spent on any of that.
     """
 
     OUTAGES = 2
@@ -46,7 +46,7 @@ class Breaker:
     def __init__(self, cooldown: float) -> None:
         self._cooldown = cooldown
         self._outages = 0
-        self._closed_until = 0.0
+        self._probe_at = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -56,22 +56,22 @@ class Breaker:
         """How many rows may be claimed at `now`."""
         if not self.is_open:
             return limit
-        return 1 if now >= self._closed_until else 0
+        return 1 if now >= self._probe_at else 0
 
     def outage(self, now: float) -> None:
         self._outages += 1
-        self._closed_until = now + self._cooldown
+        self._probe_at = now + self._cooldown
 
     def success(self) -> None:
         self._outages = 0
 
     def probe_now(self) -> None:
-        """Somebody saw the broker alive: do not wait for the cooldown."""
-        self._closed_until = 0.0
+        """The broker is known to be alive: do not wait for the cooldown."""
+        self._probe_at = 0.0
 
 
 class IdleSchedule:
-    """How long to rest between two looks: not at all while busy, then longer and longer."""
+    """The pause between two claims: none while busy, then longer and longer."""
 
     SHORTEST = 0.01
 
@@ -85,11 +85,11 @@ class IdleSchedule:
         return 0.0 if more else self._next
 
     def after_nothing(self) -> float:
-        """The pause after a look that found nothing."""
+        """The pause after a claim that found nothing."""
         pause, self._next = self._next, min(self._next * 2, self._longest)
         return pause
 
 
 def restart_pause(failures: int) -> float:
-    """Seconds to rest after the n-th failure in a row of the loop itself, from 0.5 to 5."""
+    """Seconds to pause after the n-th failure in a row of the loop itself, from 0.5 to 5."""
     return min(0.25 * 2.0 ** min(failures, 10), 5.0)

@@ -1,9 +1,9 @@
-"""The publish step of a tick: every row of a batch gets an outcome, and one row's fate is its own.
+"""The publish step of a tick: every row of a batch gets an outcome that depends on it alone.
 
 Rows without a history are published together. What an interruption leaves undecided, and every row
-that failed before, is published alone: a message that breaks the connection while the broker lives
-is then known to be the cause. It spends a retry and ends as a dead letter; its neighbours are sent
-again at most once. An outage spends nothing. The next step of the path is the Store's settle.
+that failed before, is published alone: a message that breaks the connection while the broker is
+alive is then known to be the cause. It spends a retry and ends as a dead letter; its neighbours are
+sent again at most once. An outage spends no retry. The next step of the path is `Store.settle`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.relay.batch import Batch
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import Store
+    from celery_outbox_steps.store import RelayStore
 
 OUTAGE_DELAY = 1.0
-"""Seconds until a row is due again after an outage. The breaker is what keeps the relay calm."""
-REST = 3
+"""Seconds until a row is due again after an outage. What slows the relay down is the breaker."""
+STALL_TIMEOUTS = 3
 """A queue that did not answer gets nothing for this many send timeouts; then one message tries."""
-DOUBTS = 3
-"""Interrupted messages in a row, with no proof that the broker lives, that make an outage."""
-STEPS = 8
+MAX_UNEXPLAINED = 3
+"""Interrupted messages in a row, with no proof that the broker is alive, that make an outage."""
+MAX_WAITS = 8
 """Answers that a tick may have to wait for one after the other, before it can settle."""
 
 
@@ -43,12 +43,12 @@ class PublishStep:
     def __init__(
         self,
         app: Any,
-        store: Store,
+        store: RelayStore,
         publisher: Publisher,
         config: RelayConfig,
         relay_id: str,
         *,
-        hurry: Callable[[], bool],
+        should_stop_sending: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
         self._app = app
@@ -56,47 +56,48 @@ class PublishStep:
         self._publisher = publisher
         self._config = config
         self._relay_id = relay_id
-        self._hurry = hurry
+        self._should_stop_sending = should_stop_sending
         self._clock = clock
         self._backoff = Backoff(config.backoff_time, config.max_backoff)
         self._now = app.now()
         self._jitter = 0.0  # drawn once per batch: equal failures then share a statement
         self._stalled: dict[tuple[str, str], float] = {}
-        """Exchange and routing key of queues that did not answer, and until when they rest."""
+        """Exchange and routing key of queues that did not answer, and the end of their pause."""
 
-    def run(self, batch: Batch) -> None:
+    def publish_batch(self, batch: Batch) -> None:
         """Give outcomes to rows. Those without one were not sent, and are to be given back."""
-        if self._hurry():
-            return
         self._jitter, self._now = random.random(), self._app.now()  # noqa: S311
         try:
             alone = self._publish_together(batch)
-            self._publish_alone(batch, alone)
+            if alone:
+                self._publish_alone(batch, alone)
         except Outage as outage:
             batch.outage = str(outage)
-            self._defer(batch, list(batch.unsent.values()), batch.outage)
-        else:
-            left = [row for row in alone if row.id in batch.unsent and not self._hurry()]
-            self._defer(batch, left, "there was no time to send it alone")
+            batch.defer(list(batch.unsent.values()), batch.outage, OUTAGE_DELAY)
+            return
+        if alone and not self._should_stop_sending():
+            left = [row for row in alone if row.id in batch.unsent]
+            batch.defer(left, "there was no time to send it alone", OUTAGE_DELAY)
 
     def _publish_together(self, batch: Batch) -> list[ClaimedMessage]:
         """Publish the rows without a history in one go. Returns those that have to go alone."""
-        fresh = [row for row in batch.rows if not row.has_history]
+        with_history = [row for row in batch.rows if row.has_history]
+        fresh = [row for row in batch.rows if not row.has_history] if with_history else batch.rows
         opened: list[ClaimedMessage] = []
         held_back: list[ClaimedMessage] = []
-        messages = self._opened(batch, fresh, opened, held_back)
+        messages = self._open_all(batch, fresh, opened, held_back)
         try:
-            for position, error in self._publisher.publish(messages, self._patience(batch)):
-                batch.add(self._judge(opened[position], error))
-                if self._publisher.lazy and self._hurry():
+            for position, error in self._publisher.publish(messages, self._answer_timeout(batch)):
+                batch.add(self._outcome_of(opened[position], error))
+                if self._publisher.lazy and self._should_stop_sending():
                     return []
         except Exception as exc:
             if isinstance(exc, Outage) and not isinstance(exc, Interrupted):
                 raise
-            # Interrupted, or a message tripped the publisher itself: alone it is found.
+            # Interrupted, or a message caused an error in the publisher: alone it is found.
             held_back = [row for row in fresh if row.id in batch.unsent]
             batch.suspects.update(row.id for row in held_back)
-        return held_back + [row for row in batch.rows if row.has_history]
+        return held_back + with_history
 
     def _publish_alone(self, batch: Batch, rows: list[ClaimedMessage]) -> None:
         """One by one, each with a confirm of its own, as long as there is time.
@@ -105,42 +106,46 @@ class PublishStep:
         tell, it is the cause if a row after it gets through; of several with none after them, one.
         """
         end = min(self._clock() + self._config.send_timeout, batch.send_before)
-        doubtful: list[tuple[ClaimedMessage, Interrupted]] = []
+        unexplained: list[tuple[ClaimedMessage, Interrupted]] = []
         for row in rows:
-            if self._hurry() or self._clock() >= end or len(doubtful) == DOUBTS:
+            out_of_time = self._should_stop_sending() or self._clock() >= end
+            if out_of_time or len(unexplained) == MAX_UNEXPLAINED:
                 break
-            published = batch.published
-            error = self._try_alone(batch, row)
-            if error is None and batch.published > published:
-                self._try_again(batch, doubtful)
-            elif error is not None and self._publisher.reachable(self._patience(batch) / 2):
-                self._try_again(batch, [(row, error)])
-            elif error is not None:
-                doubtful.append((row, error))
-        if doubtful:
-            self._try_again(batch, doubtful[:1] if batch.published else [])
-            raise doubtful[0][1]
+            published = batch.counts[Published]
+            interruption = self._publish_one(batch, row)
+            if interruption is None:
+                if batch.counts[Published] > published:
+                    self._send_again(batch, unexplained)
+                    unexplained.clear()
+            elif self._publisher.reachable(self._answer_timeout(batch) / 2):
+                self._send_again(batch, [(row, interruption)])
+            else:
+                unexplained.append((row, interruption))
+        if unexplained:
+            self._send_again(batch, unexplained[:1] if batch.counts[Published] else [])
+            raise unexplained[0][1]
 
-    def _try_again(self, batch: Batch, doubtful: list[tuple[ClaimedMessage, Interrupted]]) -> None:
-        """Blame rows that are interrupted twice while the broker lives. Once may be bad luck: the
-        connection may have been doomed by the message before.
+    def _send_again(
+        self, batch: Batch, interrupted: list[tuple[ClaimedMessage, Interrupted]]
+    ) -> None:
+        """Blame rows that are interrupted twice while the broker is alive. Once may be chance: the
+        message before it may have broken the connection.
         """
-        for row, first in doubtful:
+        for row, first in interrupted:
             silent = isinstance(first.__cause__, TimeoutError)  # no use to wait once more
-            error = first if silent else self._try_alone(batch, row)
+            error = first if silent else self._publish_one(batch, row)
             if error is not None:
-                batch.add(self._judge(row, error.__cause__ or error))
-        doubtful.clear()
+                batch.add(self._outcome_of(row, error.__cause__ or error))
 
-    def _try_alone(self, batch: Batch, row: ClaimedMessage) -> Interrupted | None:
+    def _publish_one(self, batch: Batch, row: ClaimedMessage) -> Interrupted | None:
         """Publish one row. Returns the interruption that it met, or perhaps caused."""
-        message = self._open_whole(batch, row) if self._clock() < batch.send_before else None
+        message = self._open_alone(batch, row) if self._clock() < batch.send_before else None
         if message is None:
             return None
         route = message.exchange, message.routing_key
         try:
-            for _, error in self._publisher.publish([message], self._patience(batch)):
-                batch.add(self._judge(row, error))
+            for _, error in self._publisher.publish([message], self._answer_timeout(batch)):
+                batch.add(self._outcome_of(row, error))
             self._stalled.pop(route, None)
         except Outage as exc:
             if row.id not in batch.unsent:
@@ -148,30 +153,30 @@ class PublishStep:
             if not isinstance(exc, Interrupted):
                 raise
             if isinstance(exc.__cause__, TimeoutError):  # a declaration or a confirm
-                self._let_rest(route)
+                self._mark_stalled(route)
             return exc
-        except Exception as exc:  # noqa: BLE001  whatever a message provokes is its own failure
+        except Exception as exc:  # noqa: BLE001  an error that a message causes is its own failure
             if row.id in batch.unsent:
-                batch.add(self._judge(row, exc))
+                batch.add(self._outcome_of(row, exc))
         return None
 
-    def _patience(self, batch: Batch) -> float:
-        """Seconds for one answer: `send_timeout`, or less if all that may follow would not fit into
-        the lease.
+    def _answer_timeout(self, batch: Batch) -> float:
+        """Seconds to wait for one answer: `send_timeout`, or less if all the waits that may follow
+        would not fit into the lease.
         """
-        return min(self._config.send_timeout, (batch.send_before - self._clock()) / STEPS)
+        return min(self._config.send_timeout, (batch.send_before - self._clock()) / MAX_WAITS)
 
-    def _let_rest(self, route: tuple[str, str]) -> None:
-        now, rest = self._clock(), REST * self._config.send_timeout
+    def _mark_stalled(self, route: tuple[str, str]) -> None:
+        now, pause = self._clock(), STALL_TIMEOUTS * self._config.send_timeout
         # A queue that was never used again must not be remembered for ever.
-        self._stalled = {each: end for each, end in self._stalled.items() if end > now - 10 * rest}
-        self._stalled[route] = now + rest
+        self._stalled = {each: end for each, end in self._stalled.items() if end > now - 10 * pause}
+        self._stalled[route] = now + pause
 
-    def _open_whole(self, batch: Batch, row: ClaimedMessage) -> Message | None:
+    def _open_alone(self, batch: Batch, row: ClaimedMessage) -> Message | None:
         """The message of a row that goes alone. None if the row is not to be sent now.
 
-        Where an attempt may kill the relay, what is decided is settled and the attempt is counted
-        first: then only this row remembers it.
+        Where an attempt may kill the relay, the outcomes so far are written and the attempt is
+        counted first: then this row alone remembers it.
         """
         if not row.may_kill:
             return self._open(batch, row)
@@ -179,17 +184,17 @@ class PublishStep:
             reason = f"its relay ended without a result; {row.retries} attempts in all"
             batch.add(Dead(row, reason, row.retries))
             return None
-        batch.settle(self._store, self._relay_id)
+        batch.write_outcomes(self._store, self._relay_id)
         try:
             whole = self._store.begin_attempt(row, self._relay_id)
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001  such as a MemoryError: the row is too large
-            batch.add(self._judge(row, exc))
+            batch.add(self._outcome_of(row, exc))
             return None
         return self._open(batch, whole) if whole is not None else None
 
-    def _opened(
+    def _open_all(
         self,
         batch: Batch,
         rows: Iterable[ClaimedMessage],
@@ -198,7 +203,7 @@ class PublishStep:
     ) -> Iterator[Message]:
         """The messages, each made when the publisher takes it: all of them at once are large.
 
-        Held back are rows for a queue that stalled before.
+        Rows for a queue that stalled before are held back.
         """
         for row in rows:
             message = self._open(batch, row)
@@ -214,24 +219,21 @@ class PublishStep:
         """The message of a row. None if the row got an outcome instead: it holds no message, or
         its queue stalled a moment ago.
         """
+        now = self._clock()
         try:
-            message = open_envelope(row, self._now, self._clock() - batch.claimed_at)
+            message = open_envelope(row, self._now, now - batch.claimed_at)
             tracing.restore(row, message)
-            rest = self._stalled.get((message.exchange, message.routing_key), 0.0) - self._clock()
+            pause = self._stalled.get((message.exchange, message.routing_key), 0.0) - now
         except Exception as exc:  # noqa: BLE001  a hostile row stops no other
-            batch.add(self._judge(row, exc))
+            batch.add(self._outcome_of(row, exc))
             return None
-        if rest > 0:
-            batch.add(Deferred(row, "its queue did not answer for another message", rest))
+        if pause > 0:
+            batch.add(Deferred(row, "its queue did not answer for another message", pause))
             return None
         return message
 
-    def _defer(self, batch: Batch, rows: Iterable[ClaimedMessage], reason: str) -> None:
-        for row in rows:
-            batch.add(Deferred(row, reason, OUTAGE_DELAY))
-
-    def _judge(self, row: ClaimedMessage, error: BaseException | None) -> Outcome:
-        """What becomes of a row that the broker took (no error) or that failed by itself."""
+    def _outcome_of(self, row: ClaimedMessage, error: BaseException | None) -> Outcome:
+        """The outcome of a row that the broker took (no error) or that failed by itself."""
         if error is None:
             return Published(row)
         attempts, reason = row.retries + 1, describe(error)

@@ -1,8 +1,8 @@
 """A worker forks children while the relay holds sockets: neither may damage the other.
 
-The barrier lets a fork happen only between two units of the relay's work. The shield makes a child
-drop the sockets that it inherited without shutting them down: kombu's own clean-up in the child
-would end the parent's connection. Both act through `os.register_at_fork`, once per process.
+The barrier lets a fork happen only between two units of the relay's work. It acts through
+`os.register_at_fork`, once per process. What a child does with the sockets that it inherited is in
+`celery_outbox_steps.publishers.pool`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class ForkBarrier:
-    """`with barrier:` around a unit of work. A fork waits for its end, but not for ever.
+    """`with barrier:` around a unit of work. A fork waits for its end, `timeout` seconds at most.
 
     Fair: while a fork waits, no new unit starts, even if a relay works back to back. Several
     threads may work at once, and any thread may fork. A unit that hangs (a statement that waits
-    for a lock) costs one fork its patience; the forks after it do not wait for that unit again.
+    for a lock) delays one fork by the timeout; the forks after it do not wait for that unit again.
     """
 
-    def __init__(self, patience: float = 1.0) -> None:
-        self.patience = patience
+    def __init__(self, timeout: float = 1.0) -> None:
+        self.timeout = timeout
         self._reset()
         os.register_at_fork(
             before=self._before_fork,
@@ -34,7 +34,7 @@ class ForkBarrier:
         )
 
     def _reset(self) -> None:
-        # In a child the working threads do not exist, nor does anybody who could notify.
+        # In a child the working threads do not exist, nor a thread that could notify.
         self._changed = threading.Condition(threading.Lock())
         self._working: set[int] = set()
         self._hanging: set[int] = set()
@@ -44,7 +44,7 @@ class ForkBarrier:
         with self._changed:
             while self._forks:
                 # Bounded, so that a fork that never returns can't stop the relay for good.
-                if not self._changed.wait(self.patience * 2):
+                if not self._changed.wait(self.timeout * 2):
                     break
             self._working.add(threading.get_ident())
 
@@ -60,7 +60,7 @@ class ForkBarrier:
             self._changed.notify_all()
 
     def _before_fork(self) -> None:
-        end = monotonic() + self.patience
+        end = monotonic() + self.timeout
         with self._changed:
             self._forks += 1
             while waited_for := self._working - self._hanging - {threading.get_ident()}:

@@ -1,8 +1,9 @@
-"""The thread around the relay: it starts, wakes, pauses and stops it, and outlives its errors.
+"""The thread around the relay: it starts, wakes, pauses and stops it, and survives its errors.
 
-The worker's step owns a service; the consumer's step tells it when the broker comes
-and goes. No exception leaves the thread: the loop backs off and starts again. While rows are moved
-no child can be forked (`celery_outbox_steps.worker.forks`).
+The worker's step owns a service; the consumer's step tells it when the broker connection is made or
+lost. No exception leaves the thread: the loop backs off and starts again. While rows are moved no
+child can be forked (`celery_outbox_steps.worker.forks`). The next step of the path is
+`celery_outbox_steps.relay.tick`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.observe.suppression import untraced
 from celery_outbox_steps.publishers import Publisher, publisher_for
 from celery_outbox_steps.relay.policy import IdleSchedule, restart_pause
+from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.worker import forks
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import BatchResult
     from celery_outbox_steps.observe.metrics import Meter
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import Store
+    from celery_outbox_steps.store import RelayStore
 
 LIVENESS_INTERVAL = 1.0
 SETTLE_MARGIN = 1.0
@@ -40,7 +42,7 @@ class RelayService:
     def __init__(
         self,
         app: Any,
-        store: Store,
+        store: RelayStore,
         config: RelayConfig,
         meter: Meter | None = None,
         publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
@@ -51,18 +53,24 @@ class RelayService:
         self._config = config
         publisher = publisher_factory(app, config.declare)
         self._relay = Relay(
-            app, store, publisher, config, self.relay_id, hurry=self._hurry, claim_ahead=True
+            app,
+            store,
+            publisher,
+            config,
+            self.relay_id,
+            should_stop_sending=self._should_stop_sending,
+            prefetch=PrefetchThread(),
         )
         self._idle = IdleSchedule(config.idle_time)
         self._broker_is_up = threading.Event()
         self._pause_reason: str | None = None
         self._stopping = threading.Event()
         self._changed = threading.Event()
-        self._hurry_at = self._give_up_at = float("inf")
+        self._send_deadline = self._stop_deadline = float("inf")
         self._failures = 0
         self._touched = self._sampled = float("-inf")
         self._thread = threading.Thread(
-            target=self._run, name=f"outbox-relay-{store.name}", daemon=True
+            target=self._main, name=f"outbox-relay-{store.name}", daemon=True
         )
         # Now, before the pool forks: then its children can wake the relay of this process as well.
         wakeups.register(store.name, store.wake)
@@ -95,22 +103,23 @@ class RelayService:
         """End soon. The default is the warm stop: one last tick, for what the last tasks enqueued.
 
         With a `timeout` nothing more is sent, and the batch in hand is settled or given back within
-        so many seconds. A later call can only make it more urgent.
+        that many seconds. A later call can only shorten the time that is left.
         """
-        patience = self._config.shutdown_timeout if timeout is None else timeout
-        sending = max(0.0, patience - SETTLE_MARGIN) if timeout is None else 0.0
-        self._hurry_at = min(self._hurry_at, monotonic() + sending)
-        self._give_up_at = min(self._give_up_at, monotonic() + patience)
+        warm = timeout is None
+        timeout = self._config.shutdown_timeout if timeout is None else timeout
+        sending = max(0.0, timeout - SETTLE_MARGIN) if warm else 0.0
+        self._send_deadline = min(self._send_deadline, monotonic() + sending)
+        self._stop_deadline = min(self._stop_deadline, monotonic() + timeout)
         self._stopping.set()
         self._wake()
 
     def join(self) -> None:
-        """Wait until the thread has ended, or until `ask_to_stop`'s patience has."""
+        """Wait until the thread has ended, or the time that `ask_to_stop` gave it."""
         if self._thread.is_alive():
-            self._thread.join(max(0.0, self._give_up_at - monotonic()))
+            self._thread.join(max(0.0, self._stop_deadline - monotonic()))
 
     def info(self) -> dict[str, Any]:
-        """For `inspect`: reads counters, asks nobody."""
+        """For `inspect`: reads counters, without the database or the broker."""
         since = self.journal.last_published
         return {
             "database": self.store.name,
@@ -120,7 +129,7 @@ class RelayService:
             "published_per_second": round(self.journal.rate(), 2),
             "seconds_since_publish": None if since is None else round(monotonic() - since, 1),
             "last_error": self.journal.last_error,
-            "listening": getattr(self.store, "listening", False),
+            "listening": self.store.listening,
             "counters": dict(self.journal.counters),
         }
 
@@ -141,32 +150,52 @@ class RelayService:
 
     # -- the thread -------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _main(self) -> None:
         self._report(self.journal.started, batch_size=self._config.batch_size)
         while not self._stopping.is_set():
-            self._guarded(self._tick)
+            self._run_with_backoff(self._loop_once)
             self._touch_liveness_file()
-        self._wind_down()
+        self._shut_down()
         wakeups.unregister(self.store.name, self.store.wake)
         self._report(self.journal.stopped, counters=dict(self.journal.counters))
 
-    def _wind_down(self) -> None:
-        """One last tick unless there is no time for it; then let go of everything."""
-        if self._may_relay() and not self._hurry():
-            self._guarded(self._move)
-        while self._relay.in_hand and monotonic() < self._give_up_at:
-            self._guarded(self._settle)
-        self._guarded(self._relay.close)
+    def _loop_once(self) -> None:
+        self._sample()  # also while the broker is away: that is when the depth matters
+        if not self._may_relay():
+            self._run_unit(self._relay.settle_in_hand)  # published while it still might
+            self._wait_for_change(self._config.idle_time)
+            return
+        result = self._run_unit(self._relay.run_once)
+        if result.claimed:
+            pause = self._idle.after_work(more=result.full and not result.outage)
+        else:
+            pause = self._idle.after_nothing()
+        self._wait_and_touch(self.store.wait, pause)
 
-    def _guarded(self, step: Callable[[], Any]) -> None:
-        """Run a step; whatever it raises is reported and followed by a rest, never by the end."""
+    def _shut_down(self) -> None:
+        """One last tick unless there is no time for it; then settle, give back and close."""
+        if self._may_relay() and not self._should_stop_sending():
+            self._run_with_backoff(self._run_unit, self._relay.run_once)
+        while self._relay.in_hand and monotonic() < self._stop_deadline:
+            self._run_with_backoff(self._run_unit, self._relay.settle_in_hand)
+        self._run_with_backoff(self._relay.close)
+
+    def _run_unit(self, unit: Callable[[], BatchResult]) -> BatchResult:
+        """Run a unit of the relay's work, between two forks, and report its result."""
+        with forks.barrier:
+            result = unit()
+        self.journal.batch(result)
+        return result
+
+    def _run_with_backoff(self, step: Callable[..., Any], *args: Any) -> None:
+        """Run a step. What it raises is reported and followed by a pause; the thread goes on."""
         try:
-            step()
+            step(*args)
         except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
             self._failures += 1
             pause = restart_pause(self._failures)
             self._report(self.journal.failed, exc, self._failures, pause)
-            self._rest(pause)
+            self._wait_for_change(pause)
         else:
             failures, self._failures = self._failures, 0
             if failures:
@@ -177,45 +206,20 @@ class RelayService:
         with suppress(BaseException):
             event(*args, **fields)
 
-    def _tick(self) -> None:
-        self._sample()  # also while the broker is away: that is when the depth matters
-        if not self._may_relay():
-            self._settle()  # what is in hand was published while it still might
-            self._rest(self._config.idle_time)
-            return
-        result = self._move()
-        if result.claimed:
-            pause = self._idle.after_work(more=result.full and not result.outage)
-        else:
-            pause = self._idle.after_nothing()
-        self._in_pieces(self.store.wait, pause)
-
-    def _move(self) -> BatchResult:
-        return self._between_forks(self._relay.run_once)
-
-    def _settle(self) -> BatchResult:
-        return self._between_forks(self._relay.settle)
-
-    def _between_forks(self, work: Callable[[], BatchResult]) -> BatchResult:
-        with forks.barrier:
-            result = work()
-        self.journal.batch(result)
-        return result
-
     def _may_relay(self) -> bool:
         return self._broker_is_up.is_set() and self._pause_reason is None
 
-    def _hurry(self) -> bool:
-        return monotonic() >= self._hurry_at
+    def _should_stop_sending(self) -> bool:
+        return monotonic() >= self._send_deadline
 
-    def _rest(self, pause: float) -> None:
+    def _wait_for_change(self, pause: float) -> None:
         """Wait for a change of state, without the database."""
-        self._in_pieces(self._changed.wait, pause)
+        self._wait_and_touch(self._changed.wait, pause)
         self._changed.clear()
 
-    def _in_pieces(self, wait: Callable[[float], bool], pause: float) -> None:
-        """Wait until woken, or for `pause` seconds, and keep the liveness file fresh meanwhile."""
-        end = min(monotonic() + pause, self._give_up_at)
+    def _wait_and_touch(self, wait: Callable[[float], bool], pause: float) -> None:
+        """Wait until woken, or for `pause` seconds, and touch the liveness file meanwhile."""
+        end = min(monotonic() + pause, self._stop_deadline)
         while (left := end - monotonic()) > 0:
             if wait(min(left, LIVENESS_INTERVAL)):
                 return

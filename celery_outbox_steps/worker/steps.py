@@ -1,73 +1,25 @@
 """The bootsteps: they wire the relay into the worker's life and contain nothing else.
 
-`OutboxRelayStep` is a worker step; it builds the services and owns their threads. It adds
-`BrokerConnectionStep` to the consumer, whose start and stop follow the broker connection. On a warm
-shutdown the relay goes on while the pool drains, so that what the last tasks enqueue is published:
-the only hook after the drain is the consumer step's `shutdown`.
+`OutboxRelayStep` is a worker step; it owns the relays. It adds `BrokerConnectionStep` to the
+consumer, whose start and stop follow the broker connection. On a warm shutdown the relay goes on
+while the pool drains, so that what the last tasks enqueue is published: the only hook after the
+drain is the consumer step's `shutdown`. The next step of the path is `worker.startup`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
 from celery import bootsteps
-from celery.exceptions import ImproperlyConfigured
 
-from celery_outbox_steps.errors import (
-    ConfigurationError,
-    OutboxError,
-    StoreError,
-    StoreNotReady,
-)
-from celery_outbox_steps.observe.metrics import meter_for
-from celery_outbox_steps.observe.suppression import untraced
-from celery_outbox_steps.settings import BY_NAME, RelayConfig, read, validate
-from celery_outbox_steps.store import load_stores
 from celery_outbox_steps.worker import control  # noqa: F401  registers the remote control commands
-from celery_outbox_steps.worker.service import RelayService
+from celery_outbox_steps.worker.startup import apply_flags, build_relays
 
 if TYPE_CHECKING:
-    from celery_outbox_steps.store import Store
+    from celery_outbox_steps.worker.group import RelayGroup
 
 COLD_SHUTDOWN = 2.0
 """Seconds that a cold shutdown waits for the relay to give its rows back."""
-
-
-class RelayCannotStart(ImproperlyConfigured, click.ClickException):  # type: ignore[misc]
-    """Ends `celery worker` at start with one clear line instead of a traceback."""
-
-    def __init__(self, message: str) -> None:
-        click.ClickException.__init__(self, f"The outbox relay can't start. {message}")
-
-
-class RelayGroup:
-    """The services of one worker: one per Store."""
-
-    def __init__(self, services: list[RelayService]) -> None:
-        self.services = services
-
-    def start(self) -> None:
-        for service in self.services:
-            service.start()
-
-    def broker_up(self) -> None:
-        for service in self.services:
-            service.broker_up()
-
-    def broker_down(self) -> None:
-        for service in self.services:
-            service.broker_down()
-
-    def stop(self, timeout: float | None = None) -> None:
-        for service in self.services:
-            service.ask_to_stop(timeout)
-        for service in self.services:
-            service.join()
-
-    def info(self) -> list[dict[str, Any]]:
-        return [service.info() for service in self.services]
 
 
 class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -81,24 +33,10 @@ class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
         worker.outbox_relays = None
-        flags = {
-            name.removeprefix("outbox_"): value
-            for name, value in options.items()
-            if name.startswith("outbox_") and value is not None
-        }
-        try:
-            # Of this worker only: the next one of the same app and process may do without.
-            relay = flags.pop("relay", None)
-            self.enabled = read(worker.app.conf, "relay") if relay is None else relay
-            _apply_flags(worker.app, flags)
-        except ConfigurationError as exc:
-            raise RelayCannotStart(str(exc)) from exc
+        self.enabled = apply_flags(worker.app, options)
 
     def create(self, worker: Any) -> RelayGroup:
-        try:
-            relays = worker.outbox_relays = RelayGroup(_services(worker))
-        except OutboxError as exc:
-            raise RelayCannotStart(str(exc)) from exc
+        relays = worker.outbox_relays = build_relays(worker)
         worker.app.steps["consumer"].add(BrokerConnectionStep)
         return relays
 
@@ -119,7 +57,7 @@ class BrokerConnectionStep(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = ("celery.worker.consumer.connection:Connection",)
 
     def include_if(self, consumer: Any) -> bool:
-        # The app keeps this step, so it also meets workers that run no relay.
+        # The app keeps this step, so workers that run no relay get it as well.
         return getattr(consumer.controller, "outbox_relays", None) is not None
 
     def create(self, consumer: Any) -> None:
@@ -135,53 +73,3 @@ class BrokerConnectionStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def shutdown(self, consumer: Any) -> None:
         consumer.controller.outbox_relays.stop()
-
-
-def _apply_flags(app: Any, flags: dict[str, Any]) -> None:
-    """A flag beats a setting: from here on there is only the app's configuration."""
-    for setting in (BY_NAME[name] for name in flags if name in BY_NAME):
-        app.conf[setting.conf_name] = setting.parse(flags[setting.name], setting.flag_name)
-
-
-def _services(worker: Any) -> list[RelayService]:
-    app = worker.app
-    validate(app.conf)
-    config, meter = RelayConfig.from_app(app), meter_for(app)
-    stores = load_stores(app)
-    for store in stores:
-        _refuse_blocking_driver(worker, store)
-        _check(store)
-    several = len(stores) > 1
-    return [
-        RelayService(app, store, _own_liveness_file(config, store, several=several), meter)
-        for store in stores
-    ]
-
-
-@untraced
-def _check(store: Store) -> None:
-    """Refuse what waiting can't mend. A database that is only away must not keep a worker down."""
-    try:
-        store.check()
-    except StoreNotReady:
-        raise
-    except StoreError:
-        pass  # the relay meets it again, says so, and goes on when the database is back
-    finally:
-        store.close()  # the thread opens its own connection
-
-
-def _own_liveness_file(config: RelayConfig, store: Store, *, several: bool) -> RelayConfig:
-    """RelayGroup that share a file would hide that one of them is stuck."""
-    if config.liveness_file is None or not several:
-        return config
-    return replace(config, liveness_file=f"{config.liveness_file}.{store.name}")
-
-
-def _refuse_blocking_driver(worker: Any, store: Store) -> None:
-    pool = getattr(worker.pool_cls, "__module__", "")
-    if getattr(store, "blocks_event_loop", False) and pool.endswith((".gevent", ".eventlet")):
-        raise ConfigurationError(
-            f"The driver of database {store.name!r} would block every greenlet of this worker. "
-            "Use psycopg 3 or PyMySQL with this pool, or relay in a worker with another pool."
-        )

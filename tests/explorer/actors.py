@@ -1,21 +1,19 @@
-"""RelayGroup and their helper threads as greenlets that run one step at a time, in a chosen order.
+"""Relays and their helper threads as greenlets that run one step at a time, in a chosen order.
 
-A step ends at each call of the database or the broker. `Thread.start` makes an actor of a thread
-that an actor starts, and `Thread.join` waits for it in the model, so that the relay itself needs no
-change. A process that is killed is never run again; at the end its greenlets are thrown away.
+A step ends at each call of the database or the broker. A relay gets an `ActorThread` in place of a
+`PrefetchThread`: what runs in it is an actor, and to wait for it is to wait in the model. A process
+that is killed is never run again; at the end its greenlets are thrown away.
 """
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 class Process:
@@ -54,7 +52,6 @@ class Stage:
         self.current: Actor | None = None
         self.over = False
         self._hub = getcurrent()
-        self._threads: dict[threading.Thread, Actor] = {}
 
     def run(self, actor: Actor) -> None:
         """Let it go on until its next step."""
@@ -87,34 +84,40 @@ class Stage:
             if not actor.is_done:
                 actor.greenlet.throw(GreenletExit)
 
-    @contextmanager
-    def threads(self) -> Iterator[None]:
-        """Threads that actors start are actors."""
-        stage, start, join = self, threading.Thread.start, threading.Thread.join
-
-        def start_actor(thread: threading.Thread) -> None:
-            actor = stage.current
-            if actor is None:
-                start(thread)
-            else:
-                stage._threads[thread] = stage.add(actor.process, thread.run)
-
-        def join_actor(thread: threading.Thread, timeout: float | None = None) -> None:
-            if thread in stage._threads:
-                stage._wait_for(stage._threads[thread])
-            else:
-                join(thread, timeout)
-
-        with (
-            mock.patch.object(threading.Thread, "start", start_actor),
-            mock.patch.object(threading.Thread, "join", join_actor),
-        ):
-            yield
-
-    def _wait_for(self, other: Actor) -> None:
+    def wait_for(self, other: Actor) -> None:
+        """Called by an actor: it goes on when the other one has ended."""
         actor = self.current
         if self.over or actor is None or other.is_done:
             return
         actor.waits_for = other
         self._hub.switch()
         actor.waits_for = None
+
+
+class ActorThread:
+    """In place of a relay's `PrefetchThread`: each function that it runs is an actor.
+
+    As on the real one, errors stay in the thread, and one function runs at a time.
+    """
+
+    def __init__(self, stage: Stage, process: Process) -> None:
+        self._stage = stage
+        self._process = process
+        self._actor: Actor | None = None
+
+    def start(self, function: Callable[[], None]) -> bool:
+        assert self._actor is None or self._actor.is_done, "it is used by two at once"
+
+        def body() -> None:
+            with suppress(Exception):
+                function()
+
+        self._actor = self._stage.add(self._process, body)
+        return True
+
+    def wait(self) -> None:
+        assert self._actor is not None
+        self._stage.wait_for(self._actor)
+
+    def close(self) -> None:
+        assert self._actor is None or self._actor.is_done, "it is closed while it works"

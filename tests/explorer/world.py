@@ -18,7 +18,7 @@ from celery_outbox_steps.messages import Message, Receipt
 from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore
-from tests.explorer.actors import Actor, Process, Stage
+from tests.explorer.actors import Actor, ActorThread, Process, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -90,9 +90,8 @@ class World:
             self.rows.add(options=_options(str(number)), task_id=str(number))
         for _ in range(self.case.relays):
             self._start_relay()
-        with self.stage.threads():
-            self._run()
-            self.stage.end()
+        self._run()
+        self.stage.end()
         dead = [letter.row.task_id for letter in self.rows.dead_letters.values()]
         alive = [str(number) for number in range(self.case.rows) if str(number) not in dead]
         copies = [self.broker[message_id] for message_id in alive]
@@ -201,14 +200,15 @@ class World:
         session = Session(self, process)
         self._sessions.append(session)
         config = RelayConfig(batch_size=BATCH, stale_timeout=LEASE, max_retries=3)
+        helper = ActorThread(self.stage, process) if self.case.claim_ahead else None
         relay = Relay(
             APP,
             session,  # type: ignore[arg-type]
             Publisher(self, process),
             config,
             process.name,
-            hurry=lambda: process.stopping,
-            claim_ahead=self.case.claim_ahead,
+            should_stop_sending=lambda: process.stopping,
+            prefetch=helper,  # type: ignore[arg-type]
             clock=self.clock,
         )
         self.stage.add(process, lambda: self._serve(relay, process))
@@ -217,7 +217,7 @@ class World:
         """What the service does around a relay, as far as rows are concerned."""
         while not process.stopping or relay.in_hand:
             try:
-                result = relay.settle() if process.stopping else relay.run_once()
+                result = relay.settle_in_hand() if process.stopping else relay.run_once()
             except StoreError:
                 continue
             if not result.claimed and not process.stopping:

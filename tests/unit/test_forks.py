@@ -45,7 +45,7 @@ def test_a_fork_waits_for_the_end_of_a_unit() -> None:
 
 
 def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barrier, "patience", 0.2)
+    monkeypatch.setattr(barrier, "timeout", 0.2)
     entered, may_leave = threading.Event(), threading.Event()
 
     def unit() -> None:
@@ -63,10 +63,10 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     worker.join(5)
 
 
-def test_a_unit_that_hangs_costs_one_fork_its_patience_and_no_more(
+def test_a_unit_that_hangs_delays_one_fork_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(barrier, "patience", 0.5)
+    monkeypatch.setattr(barrier, "timeout", 0.5)
     entered, may_leave = threading.Event(), threading.Event()
 
     def unit() -> None:
@@ -88,7 +88,7 @@ def test_a_unit_that_hangs_costs_one_fork_its_patience_and_no_more(
 
 
 def test_a_unit_after_one_that_hung_is_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barrier, "patience", 0.2)
+    monkeypatch.setattr(barrier, "timeout", 0.2)
     hanging, working, go_on = threading.Event(), threading.Event(), threading.Event()
     order: list[str] = []
 
@@ -133,7 +133,7 @@ def test_a_relay_that_works_back_to_back_lets_forks_through() -> None:
         slowest = max(slowest, time.monotonic() - start)
     stop.set()
     worker.join(5)
-    assert slowest < barrier.patience, "a fork ran into its time limit"
+    assert slowest < barrier.timeout, "a fork ran into its time limit"
     assert units > 10
 
 
@@ -168,7 +168,7 @@ def test_the_relay_itself_may_fork() -> None:
     start = time.monotonic()
     with barrier:
         assert fork_and_exit(3) == 3
-    assert time.monotonic() - start < barrier.patience
+    assert time.monotonic() - start < barrier.timeout
 
 
 def test_two_threads_fork_at_once() -> None:
@@ -181,7 +181,7 @@ def test_two_threads_fork_at_once() -> None:
         pass
 
 
-def test_the_gate_is_fresh_in_the_child() -> None:
+def test_the_barrier_is_fresh_in_the_child() -> None:
     entered, may_leave = threading.Event(), threading.Event()
 
     def unit() -> None:
@@ -192,13 +192,13 @@ def test_the_gate_is_fresh_in_the_child() -> None:
     worker = threading.Thread(target=unit)
     worker.start()
     entered.wait(5)
-    patience, barrier.patience = barrier.patience, 0.1
+    timeout, barrier.timeout = barrier.timeout, 0.1
     pid = os.fork()
     if pid == 0:
         start = time.monotonic()
         with barrier:
             os._exit(0 if time.monotonic() - start < 0.05 else 1)
-    barrier.patience = patience
+    barrier.timeout = timeout
     may_leave.set()
     worker.join(5)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -13,7 +13,8 @@ from celery_outbox_steps import OutboxRelayStep, install
 from celery_outbox_steps.settings import SETTINGS
 from celery_outbox_steps.testing import MemoryStore
 from celery_outbox_steps.worker.options import GROUP
-from celery_outbox_steps.worker.steps import BrokerConnectionStep, RelayCannotStart
+from celery_outbox_steps.worker.startup import RelayCannotStart
+from celery_outbox_steps.worker.steps import BrokerConnectionStep
 from tests.helpers import wait_for
 
 
@@ -84,29 +85,29 @@ def test_what_can_not_work_does_not_start(app: Celery, flags: Any, words: str) -
         worker_of(app, outbox_relay=True, **flags)
 
 
-def test_the_gate_is_harmless_in_a_later_worker_without_a_relay(app: Celery) -> None:
+def test_the_connection_step_is_harmless_in_a_later_worker_without_a_relay(app: Celery) -> None:
     worker_of(app, outbox_relay=True)
     assert BrokerConnectionStep in app.steps["consumer"]
     worker = worker_of(app)
     assert not any(isinstance(step, BrokerConnectionStep) for step in worker.consumer.steps)
 
 
-def test_the_gate_tells_a_lost_connection_from_a_shutdown(app: Celery) -> None:
+def test_the_connection_step_tells_a_lost_connection_from_a_shutdown(app: Celery) -> None:
     worker = worker_of(app, outbox_relay=True)
     consumer = worker.consumer
-    (gate,) = (step for step in consumer.steps if isinstance(step, BrokerConnectionStep))
+    (step,) = (each for each in consumer.steps if isinstance(each, BrokerConnectionStep))
     (service,) = worker.outbox_relays.services
     service.start()
-    gate.start(consumer)
+    step.start(consumer)
     assert service.state == "relaying"
     consumer.blueprint.state = bootsteps.RUN
-    gate.stop(consumer)
+    step.stop(consumer)
     assert service.state == "waiting for the broker"
-    gate.start(consumer)
+    step.start(consumer)
     consumer.blueprint.state = bootsteps.CLOSE
-    gate.stop(consumer)
+    step.stop(consumer)
     assert service.state == "relaying", "the pool has still to drain"
-    gate.shutdown(consumer)
+    step.shutdown(consumer)
     assert service.state == "stopped"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,15 +13,15 @@ from kombu.utils.json import dumps
 from celery_outbox_steps.errors import ConfirmTimeout, Interrupted, Nacked, StoreError
 from celery_outbox_steps.messages import BatchResult, Receipt
 from celery_outbox_steps.publishers import publisher_for
+from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 DOWN = ConnectionRefusedError("nobody listens")
-CLAIMING = "outbox-relay-claim"
 EXPIRING = {
     "headers": {"task": "tests.task", "expires": "2026-01-01T00:01:00+00:00"},
     "properties": {"expiration": "60000"},
@@ -93,7 +92,7 @@ class Bench:
         self.store = BrittleStore(clock=self.clock)
         self.publisher = publisher or RecordingPublisher()
         self.config = RelayConfig(**config)
-        self.in_a_hurry = False
+        self.stopping = False
         self.relay = self.another("first")
 
     def another(
@@ -101,12 +100,12 @@ class Bench:
         relay_id: str,
         publisher: RecordingPublisher | None = None,
         *,
-        claim_ahead: bool = False,
+        prefetch: PrefetchThread | None = None,
     ) -> Relay:
         app = Celery("unit", set_as_current=False)
         return Relay(
             app, self.store, publisher or self.publisher, self.config, relay_id,
-            hurry=lambda: self.in_a_hurry, claim_ahead=claim_ahead, clock=self.here,
+            should_stop_sending=lambda: self.stopping, prefetch=prefetch, clock=self.here,
         )  # fmt: skip
 
     def break_(self, *what: str) -> None:
@@ -332,7 +331,7 @@ class TestOneMessageBreaksTheConnection:
                 try:
                     yield from super().publish(messages, timeout)
                 finally:
-                    bench.in_a_hurry = True
+                    bench.stopping = True
 
         bench = Bench(Stops())
         bench.publisher.break_on_task("poison", self.BROKEN)
@@ -493,7 +492,7 @@ class TestRowsThatKillTheirRelay:
         assert letter.row.retries == 3
 
     def test_an_orphan_that_was_not_sent_is_still_one(self) -> None:
-        bench = Bench(HurryAfter(1))
+        bench = Bench(StopsAfter(1))
         bench.publisher.bench = bench
         bench.add(3)
         self.orphan(bench, 3)
@@ -628,7 +627,7 @@ class TestDatabaseAway:
         assert {row.claimed_by for row in bench.store.rows.values()} == {"second"}
 
     def test_a_release_that_fails_is_repeated_alone(self) -> None:
-        bench = Bench(HurryAfter(1))
+        bench = Bench(StopsAfter(1))
         bench.publisher.bench = bench
         bench.add(3)
         bench.store.broken = frozenset({"release"})
@@ -636,7 +635,7 @@ class TestDatabaseAway:
             bench.tick()
         assert bench.leased == 2
         bench.store.broken = frozenset()
-        result = bench.relay.settle()
+        result = bench.relay.settle_in_hand()
         assert (result.published, result.released, result.fenced) == (1, 2, 0)
         assert bench.leased == 0
 
@@ -645,14 +644,14 @@ class TestDatabaseAway:
     ) -> None:
         bench = Bench()
         bench.add(3)
-        monkeypatch.setattr(bench.relay._publish._app, "now", lambda: 1 / 0)
+        monkeypatch.setattr(bench.relay._publish_step._app, "now", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             bench.tick()
         assert bench.tick().released == 3
         assert bench.leased == 0
 
 
-class HurryAfter(RecordingPublisher):
+class StopsAfter(RecordingPublisher):
     """The worker is told to stop while the n-th message is sent."""
 
     bench: Bench
@@ -663,13 +662,13 @@ class HurryAfter(RecordingPublisher):
 
     def publish(self, messages: Any, timeout: float) -> Any:
         for receipt in super().publish(messages, timeout):
-            self.bench.in_a_hurry = len(self.published) >= self._count
+            self.bench.stopping = len(self.published) >= self._count
             yield receipt
 
 
-class TestHurry:
+class TestStopSending:
     def test_the_unsent_rest_is_given_back_at_once(self) -> None:
-        bench = Bench(HurryAfter(2))
+        bench = Bench(StopsAfter(2))
         bench.publisher.bench = bench
         bench.add(5)
         result = bench.tick()
@@ -679,7 +678,7 @@ class TestHurry:
         assert {row.retries for row in bench.store.rows.values()} == {0}
 
     def test_a_pipeline_is_never_given_back_half(self) -> None:
-        bench = Bench(HurryAfter(1))
+        bench = Bench(StopsAfter(1))
         bench.publisher.bench = bench
         bench.publisher.lazy = False
         bench.add(5)
@@ -689,7 +688,7 @@ class TestHurry:
     def test_rows_that_were_claimed_too_late_are_not_sent(self) -> None:
         bench = Bench()
         bench.add(3)
-        bench.in_a_hurry = True
+        bench.stopping = True
         assert bench.tick().released == 3
         assert bench.publisher.batches == 0
         assert bench.leased == 0
@@ -700,20 +699,28 @@ class Meanwhile(RecordingPublisher):
 
     def __init__(self, *steps: Callable[[], None]) -> None:
         super().__init__()
+        self.prefetch = PrefetchThread()
         self._steps = iter(steps)
 
     def publish(self, messages: Any, timeout: float) -> Any:
-        for thread in threading.enumerate():
-            if thread.name == CLAIMING:
-                thread.join(10)
+        self.prefetch.wait()
         next(self._steps, lambda: None)()
         yield from super().publish(messages, timeout)
 
 
 class TestClaimAhead:
-    def bench(self, publisher: RecordingPublisher | None = None, **config: Any) -> Bench:
-        bench = Bench(publisher or Meanwhile(), **{"batch_size": 2, **config})
-        bench.relay = bench.another("ahead", claim_ahead=True)
+    @pytest.fixture(autouse=True)
+    def _close(self) -> Iterator[None]:
+        self.benches: list[Bench] = []
+        yield
+        for bench in self.benches:
+            bench.relay.close()
+
+    def bench(self, publisher: Meanwhile | None = None, **config: Any) -> Bench:
+        publisher = publisher or Meanwhile()
+        bench = Bench(publisher, **{"batch_size": 2, **config})
+        bench.relay = bench.another("ahead", prefetch=publisher.prefetch)
+        self.benches.append(bench)
         return bench
 
     def test_the_next_batch_is_claimed_while_this_one_is_sent(self) -> None:
@@ -796,7 +803,7 @@ class TestClaimAhead:
         bench.add(5)
         bench.tick()
         assert bench.relay.in_hand
-        assert bench.relay.settle().released == 2
+        assert bench.relay.settle_in_hand().released == 2
         assert (bench.leased, bench.relay.in_hand) == (0, False)
         assert {row.retries for row in bench.store.rows.values()} == {0}
 
@@ -806,9 +813,9 @@ class TestClaimAhead:
         with pytest.raises(StoreError):
             bench.tick()
         with pytest.raises(StoreError):
-            bench.relay.settle()
+            bench.relay.settle_in_hand()
         bench.break_()
-        result = bench.relay.settle()
+        result = bench.relay.settle_in_hand()
         assert (result.published, result.released, bench.leased) == (2, 2, 0)
         assert not bench.relay.in_hand
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from celery_outbox_steps.settings import BY_NAME, SETTINGS
-from celery_outbox_steps.worker.steps import OutboxRelayStep, RelayCannotStart
+from celery_outbox_steps.worker.startup import RelayCannotStart
+from celery_outbox_steps.worker.steps import OutboxRelayStep
 from django_integration import OutboxCelery
 
 WRONG: dict[str, list[Any]] = {

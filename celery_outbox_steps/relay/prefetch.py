@@ -1,0 +1,147 @@
+"""The claims of a relay: the next batch was claimed ahead, or it is claimed now.
+
+While rows pile up, the database and the broker work at the same time: the next batch is claimed in
+a helper thread as the current one is published. The Store is used by one thread at a time, and the
+helper is idle between two ticks, when the worker may fork. An error in the helper is ignored: the
+next tick claims again and reports it. The next step of the path is `Store.claim`.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.relay.batch import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_outbox_steps.settings import RelayConfig
+    from celery_outbox_steps.store import RelayStore
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Bytes of messages per claim: a batch of large ones has fewer rows, and fits into memory."""
+
+
+class Claims:
+    """The source of a relay's batches. Without a `thread` nothing is claimed ahead."""
+
+    def __init__(
+        self,
+        store: RelayStore,
+        config: RelayConfig,
+        relay_id: str,
+        clock: Callable[[], float],
+        thread: PrefetchThread | None,
+    ) -> None:
+        self.ahead: Batch | None = None
+        """The batch that was claimed ahead, if there is one."""
+        self._store = store
+        self._config = config
+        self._relay_id = relay_id
+        self._clock = clock
+        self._thread = thread
+        self._limit = config.batch_size
+
+    def next_batch(self, most: int) -> Batch | None:
+        """The batch that was claimed ahead; without one claim up to `most` rows."""
+        if self.ahead is not None or not most:
+            return self.take_ahead()
+        # With nothing in hand, rows in this relay's name come from a claim whose answer was lost.
+        return self._claim_batch(min(self._limit, most), adopt=True)
+
+    def take_ahead(self) -> Batch | None:
+        """The batch that was claimed ahead. From now on it is the caller's."""
+        ahead, self.ahead = self.ahead, None
+        return ahead
+
+    @contextmanager
+    def claiming_ahead_of(self, batch: Batch) -> Iterator[None]:
+        """Claim the next batch while the block publishes this one, if there are surely more rows.
+
+        Not beside rows that may kill the relay: publishing them uses the Store as well.
+        """
+        thread = self._thread
+        if thread is None or not batch.full or batch.may_kill:
+            yield
+            return
+        started = thread.start(self._claim_ahead)
+        try:
+            yield
+        finally:
+            if started:
+                thread.wait()
+
+    def close(self) -> None:
+        """End the helper thread. The next use starts it again."""
+        if self._thread is not None:
+            self._thread.close()
+
+    @untraced
+    def _claim_ahead(self) -> None:
+        self.ahead = self._claim_batch(self._limit, adopt=False)
+
+    def _claim_batch(self, limit: int, *, adopt: bool) -> Batch | None:
+        start, lease = self._clock(), self._config.stale_timeout
+        try:
+            rows = self._store.claim(limit, lease, self._relay_id, max_bytes=MAX_BYTES, adopt=adopt)
+        except StoreError:
+            raise
+        except Exception:
+            self._limit = max(1, limit // 2)  # perhaps the batch did not fit into memory
+            raise
+        self._limit = min(self._limit * 2, self._config.batch_size)
+        return Batch(rows, start, lease, full=len(rows) == limit) if rows else None
+
+
+class PrefetchThread:
+    """A daemon thread that runs one function at a time; its owner waits for each to end.
+
+    It is started with the first function and ended by `close()`. Used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._function: Callable[[], None] | None = None
+        self._requests = threading.Semaphore(0)
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def start(self, function: Callable[[], None]) -> bool:
+        """Run `function` in the thread. False if the process can't have one more thread."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._main, name="outbox-relay-prefetch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        self._request(function)
+        return True
+
+    def wait(self) -> None:
+        """Wait until the function has ended."""
+        self._idle.wait()
+
+    def close(self) -> None:
+        """End the thread, after the function that it may still run."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self.wait()
+            self._request(None)
+            thread.join()
+
+    def _request(self, function: Callable[[], None] | None) -> None:
+        self._function = function
+        self._idle.clear()
+        self._requests.release()
+
+    def _main(self) -> None:
+        while self._requests.acquire() and self._function is not None:
+            with suppress(BaseException):  # the thread must live to say that it is idle
+                self._function()
+            self._idle.set()
+        self._idle.set()

@@ -1,0 +1,112 @@
+"""What happens before a relay starts: apply the flags, validate, check the databases, build.
+
+`build_relays` refuses a configuration that cannot work, and `RelayCannotStart` ends the worker with
+one line that says why. A database or a broker that is only away is no reason to refuse: the relay
+waits for it. The next step of the path is `celery_outbox_steps.worker.service`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.exceptions import ImproperlyConfigured
+
+from celery_outbox_steps.errors import ConfigurationError, OutboxError, StoreError, StoreNotReady
+from celery_outbox_steps.observe.metrics import meter_for
+from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.settings import BY_NAME, RelayConfig, read, validate
+from celery_outbox_steps.store import load_stores
+from celery_outbox_steps.worker.group import RelayGroup
+from celery_outbox_steps.worker.service import RelayService
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from celery_outbox_steps.store import RelayStore
+
+PREFIX = "outbox_"
+GREEN_POOLS = (".gevent", ".eventlet")
+
+
+class RelayCannotStart(ImproperlyConfigured, click.ClickException):  # type: ignore[misc]
+    """Ends `celery worker` at start with one clear line instead of a traceback."""
+
+    def __init__(self, message: str) -> None:
+        click.ClickException.__init__(self, f"The outbox relay can't start. {message}")
+
+
+def apply_flags(app: Any, options: Mapping[str, Any]) -> bool:
+    """Write the `--outbox-*` flags into the app's configuration. Returns whether to relay.
+
+    A flag overrides its setting. `--outbox-relay` is not written: it is for this worker alone, and
+    another worker of the same app and process may run without a relay.
+    """
+    flags = {
+        name.removeprefix(PREFIX): value
+        for name, value in options.items()
+        if name.startswith(PREFIX) and value is not None
+    }
+    relay = flags.pop("relay", None)
+    with _refusing():
+        for setting in (BY_NAME[name] for name in flags if name in BY_NAME):
+            app.conf[setting.conf_name] = setting.parse(flags[setting.name], setting.flag_name)
+        return bool(read(app.conf, "relay") if relay is None else relay)
+
+
+def build_relays(worker: Any) -> RelayGroup:
+    """One service per Store, not started yet. Raises `RelayCannotStart`."""
+    app = worker.app
+    with _refusing():
+        validate(app.conf)
+        config, meter = RelayConfig.from_app(app), meter_for(app)
+        stores = load_stores(app)
+        for store in stores:
+            _refuse_blocking_driver(worker, store)
+            _check(store)
+        several = len(stores) > 1
+        return RelayGroup(
+            [
+                RelayService(app, store, _own_liveness_file(config, store, several=several), meter)
+                for store in stores
+            ]
+        )
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except OutboxError as exc:
+        raise RelayCannotStart(str(exc)) from exc
+
+
+def _refuse_blocking_driver(worker: Any, store: RelayStore) -> None:
+    pool = getattr(worker.pool_cls, "__module__", "")
+    if store.blocks_event_loop and pool.endswith(GREEN_POOLS):
+        raise ConfigurationError(
+            f"The driver of database {store.name!r} would block every greenlet of this worker. "
+            "Use psycopg 3 or PyMySQL with this pool, or relay in a worker with another pool."
+        )
+
+
+@untraced
+def _check(store: RelayStore) -> None:
+    """Refuse what waiting can't mend. A database that is only away must not keep a worker down."""
+    try:
+        store.check()
+    except StoreNotReady:
+        raise
+    except StoreError:
+        pass  # the relay meets the error again, reports it, and goes on when the database is back
+    finally:
+        store.close()  # the relay's thread opens its own connection
+
+
+def _own_liveness_file(config: RelayConfig, store: RelayStore, *, several: bool) -> RelayConfig:
+    """Relays that share a liveness file would hide that one of them is stuck."""
+    if config.liveness_file is None or not several:
+        return config
+    return replace(config, liveness_file=f"{config.liveness_file}.{store.name}")
