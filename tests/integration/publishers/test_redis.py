@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import kombu
 import pytest
 import redis
 from celery import Celery
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from tests.services import Service
 
 pytestmark = pytest.mark.redis
+
+needs_batches = pytest.mark.skipif(
+    kombu.VERSION[:2] < (5, 7), reason="kombu sends batches to Redis since 5.7; before, one by one"
+)
 
 
 class RedisBroker:
@@ -293,14 +298,3 @@ def test_a_server_that_became_a_replica_is_left(tmp_path: Path) -> None:
     finally:
         pools.reset()
         private.stop(service)
-
-
-def test_what_we_use_inside_kombu_is_still_there() -> None:
-    """If this fails, kombu has changed: read `publishers.redis` again before releasing."""
-    from celery_outbox_steps.publishers.redis import _supports_fast_path
-
-    with Connection("redis://") as connection:
-        channel = object.__new__(connection.transport.Channel)
-    assert _supports_fast_path(channel)
-    for name in ("_inplace_augment_message", "_get_message_priority", "_q_for_pri", "_expires"):
-        assert hasattr(channel, name) or name == "_expires"
