@@ -10,8 +10,7 @@ import billiard
 import pytest
 from celery import Celery
 
-from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.publishers import pool
+from celery_outbox_steps.publishers import pool, publisher_for
 from tests import helpers
 from tests.integration.publishers.conftest import Broker, task_message
 from tests.services.private import free_port
