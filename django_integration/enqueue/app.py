@@ -32,7 +32,7 @@ from django_integration.enqueue.capture import CapturingProducer
 from django_integration.upstream.celery import DjangoTaskByDefault, registry_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from celery.result import AsyncResult
 
@@ -100,7 +100,7 @@ class OutboxCelery(DjangoTaskByDefault):
         """As Celery's. Groups and chord headers acquire one producer for all of their sends, which
         makes this the place to collect those: one INSERT per chunk.
         """
-        return self._acquire_for_many() if producer is None else nullcontext(producer)
+        return nullcontext(producer) if producer is not None else _Again(self._acquire_for_many)
 
     @property
     def backend(self) -> Any:
@@ -164,3 +164,17 @@ class OutboxCelery(DjangoTaskByDefault):
     def _forget_settings(self) -> None:
         if "outbox" in vars(self):
             self.outbox.forget_settings()
+
+
+class _Again:
+    """A context that can be entered again, as Celery's can: each time a new one is made."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make = make
+
+    def __enter__(self) -> Any:
+        self._context = self._make()
+        return self._context.__enter__()
+
+    def __exit__(self, *error: object) -> bool | None:
+        return self._context.__exit__(*error)
