@@ -171,10 +171,11 @@ class _Again:
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self._make = make
+        self._context: Any = None
 
     def __enter__(self) -> Any:
         self._context = self._make()
         return self._context.__enter__()
 
-    def __exit__(self, *error: object) -> bool | None:
+    def __exit__(self, *error: object) -> Any:
         return self._context.__exit__(*error)
