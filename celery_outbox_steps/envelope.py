@@ -8,25 +8,19 @@ open. The next step of the path is `celery_outbox_steps.publishers`.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import weakref
-from datetime import datetime
-from decimal import Decimal
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dateutil.parser import isoparse
-from kombu import Exchange, Queue
-from kombu.entity import binding
-from kombu.utils.json import JSONEncoder
 
+from celery_outbox_steps import typed_json
+from celery_outbox_steps.entities import entity_from_text, text_of_entity
 from celery_outbox_steps.errors import EnvelopeError
 from celery_outbox_steps.messages import ClaimedMessage, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from datetime import datetime
 
 SCHEMA_VERSION = 1
 SUPPORTED_VERSIONS = (1,)
@@ -35,7 +29,6 @@ JSON_TYPE = ("application/json", "utf-8")
 PLAIN_EMBED = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
 """The third part of nearly every body: a task with no callbacks. Not stored."""
 
-_NATIVE = "\x00"  # the key that marks a value JSON has no type for; no sane header uses it
 _DELAYED = re.compile(r"^celery_delayed_(\d+)$")
 _find_end = json.JSONDecoder().raw_decode
 
@@ -67,11 +60,12 @@ def seal(
         options["event"] = _options(message.event) | {"body": message.event.body}
     parts = _split(message)
     if parts is None:
-        return Sealed(ascii_text(argsrepr), ascii_text(kwargsrepr), _dump(options), message.body)
+        texts = ascii_text(argsrepr), ascii_text(kwargsrepr), typed_json.dumps(options)
+        return Sealed(*texts, message.body)
     args, kwargs, embed = parts
     if embed != PLAIN_EMBED:
         options["embed"] = embed
-    return Sealed(args, kwargs, _dump(options), None)
+    return Sealed(args, kwargs, typed_json.dumps(options), None)
 
 
 def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Message:
@@ -84,7 +78,7 @@ def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Mess
             f"schema version {row.schema_version} is not one of {SUPPORTED_VERSIONS}"
         )
     try:
-        options = _load(row.options)
+        options = typed_json.loads(row.options)
         if row.payload is not None:
             body = row.payload
         else:
@@ -112,7 +106,7 @@ def size_of(row: Any) -> int:
 
 
 def ascii_text(value: Any) -> str:
-    """For people only: any database can hold it, whatever its encoding."""
+    """A text to be read, not parsed: any database can hold it, whatever its encoding."""
     text = str(value).encode("ascii", "backslashreplace").decode()
     return text.replace("\x00", "\\x00")
 
@@ -138,7 +132,7 @@ def _split(message: Message) -> tuple[str, str, str] | None:
 
 
 def _options(message: Message) -> dict[str, Any]:
-    """Everything but the body, without what is the default anyway."""
+    """Everything but the body; defaults are left out."""
     options: dict[str, Any] = {
         "headers": message.headers,
         "properties": message.properties,
@@ -151,7 +145,7 @@ def _options(message: Message) -> dict[str, Any]:
     if message.mandatory:
         options["mandatory"] = True
     if message.declare:
-        options["declare"] = [_entity_text(entity) for entity in message.declare]
+        options["declare"] = list(map(text_of_entity, message.declare))
     return options
 
 
@@ -172,7 +166,7 @@ def _message(body: bytes, options: dict[str, Any]) -> Message:
         exchange=options["exchange"],
         routing_key=options["routing_key"],
         mandatory=options.get("mandatory", False),
-        declare=tuple(map(_entity, options.get("declare", ()))),
+        declare=tuple(map(entity_from_text, options.get("declare", ()))),
     )
 
 
@@ -190,7 +184,7 @@ def _event(options: dict[str, Any], now: datetime) -> Message:
 
 
 def _is_time(text: Any) -> bool:
-    """A caller may put anything into the headers; then the TTL stays what Celery made of it."""
+    """Callers can put anything into the headers. Unless it is a time, the TTL is not shortened."""
     try:
         return bool(text and isoparse(text))
     except (TypeError, ValueError):
@@ -198,12 +192,12 @@ def _is_time(text: Any) -> bool:
 
 
 def _ttl_left(message: Message, waited: float) -> str:
-    """By the time that the row waited, which the database measured: the clock here may be wrong."""
+    """The TTL less the row's wait, which the database measured: the clock here may be wrong."""
     return str(max(0, int(int(message.properties["expiration"]) - waited * 1000)))
 
 
 def _delayed_key(message: Message, waited: float) -> str:
-    """Celery's delay is a binary number in front of the routing key; count it down.
+    """Celery's delay is a binary number in front of the routing key: subtract the wait from it.
 
     Never longer than what Celery computed, and rounded, so that a delay of whole seconds does not
     lose one to the few milliseconds that the row waited.
@@ -216,107 +210,3 @@ def _delayed_key(message: Message, waited: float) -> str:
     delay = int(bits.replace(".", ""), 2)
     left = min(delay, max(0, int(delay - waited + 0.5)))
     return ".".join(f"{left:0{width}b}") + f".{key}"
-
-
-# -- values that JSON has no type for ------------------------------------------------------------
-
-
-def _dump(options: dict[str, Any]) -> str:
-    return json.dumps(options, default=_mark)
-
-
-def _load(text: str) -> dict[str, Any]:
-    options = json.loads(text, object_hook=_unmark if '"\\u0000"' in text else None)
-    if not isinstance(options, dict):
-        raise EnvelopeError("options must be an object")
-    return options
-
-
-def _mark(value: Any) -> Any:
-    """AMQP has types of its own for these three; the rest travels as kombu's JSON writes it."""
-    if isinstance(value, bytes):
-        return {_NATIVE: "bytes", "value": base64.b64encode(value).decode()}
-    if isinstance(value, datetime):
-        return {_NATIVE: "datetime", "value": value.isoformat()}
-    if isinstance(value, Decimal):
-        return {_NATIVE: "decimal", "value": str(value)}
-    return JSONEncoder().default(value)
-
-
-_UNMARK: dict[str, Callable[[str], Any]] = {
-    "bytes": base64.b64decode,
-    "datetime": datetime.fromisoformat,
-    "decimal": Decimal,
-}
-
-
-def _unmark(value: dict[str, Any]) -> Any:
-    if value.keys() != {_NATIVE, "value"}:
-        return value
-    return _UNMARK[value[_NATIVE]](value["value"])
-
-
-# -- queues and exchanges to declare -------------------------------------------------------------
-
-
-_texts: dict[int, tuple[weakref.ref[Any], str]] = {}
-"""Entities live as long as their app, and a text takes longer than the rest of the envelope."""
-
-
-def _entity_text(entity: Any) -> str:
-    known, text = _texts.get(id(entity), (None, ""))
-    if known is not None and known() is entity:
-        return text
-    text, key = _describe(entity), id(entity)
-    _texts[key] = weakref.ref(entity, lambda _: _texts.pop(key, None)), text
-    return text
-
-
-def _describe(entity: Any) -> str:
-    """A queue or exchange as text: what it is, and each attribute that is not the default."""
-    kind = "exchange" if isinstance(entity, Exchange) else "queue"
-    return _dump({"kind": kind, **_attributes(entity, Exchange if kind == "exchange" else Queue)})
-
-
-def _attributes(entity: Any, cls: type) -> dict[str, Any]:
-    # `==` and not `!=`: kombu's Exchange answers the latter wrongly for anything but an Exchange.
-    pairs = ((name, getattr(entity, name, None)) for name, _ in cls.attrs)  # type: ignore[attr-defined]
-    return {
-        name: _plain(value)
-        for name, value in pairs
-        if value not in (None, set()) and not value == getattr(cls, name, None)  # noqa: SIM201
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Exchange):
-        return _attributes(value, Exchange)
-    if isinstance(value, binding):
-        return _attributes(value, binding)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
-    return value
-
-
-@lru_cache(maxsize=1024)
-def _entity(text: str) -> Any:
-    """The entity that a text describes; one object per text, so that it is declared once."""
-    fields = _load(text)
-    return _KINDS[fields.pop("kind")](fields)
-
-
-def _exchange(fields: dict[str, Any]) -> Any:
-    return Exchange(**fields)
-
-
-def _queue(fields: dict[str, Any]) -> Any:
-    if "exchange" in fields:
-        fields["exchange"] = Exchange(**fields["exchange"])
-    fields["bindings"] = [
-        binding(**{**bound, "exchange": Exchange(**bound.get("exchange", {}))})
-        for bound in fields.get("bindings", ())
-    ]
-    return Queue(**fields)
-
-
-_KINDS = {"exchange": _exchange, "queue": _queue}

@@ -60,5 +60,5 @@ def celery_app() -> Any:
 
     found = BY_NAME["app"].load(getattr(settings, "CELERY_OUTBOX_APP", None))
     if found is None:
-        return current_app._get_current_object()  # noqa: SLF001  Celery's documented way
+        return current_app._get_current_object()
     return found

@@ -42,7 +42,7 @@ class GenericPublisher:
             yield from self._one_by_one(producer, messages, deadline)
 
     def reachable(self, timeout: float) -> bool:
-        """A directory can be tried out. Other transports "connect" whatever their state."""
+        """Tries to write to a directory. Other transports "connect" whatever their state."""
         with suppress(Outage), pooled_producer(self.app, Deadline(timeout)) as producer:
             folder = getattr(producer.channel, "data_folder_out", None)
             if folder is not None:
@@ -66,7 +66,7 @@ class GenericPublisher:
     def _attempt(self, producer: Any, message: Message) -> Exception | None:
         """Publish one; its own error. Raises where the connection seems to be gone."""
         try:
-            hand_over(producer, message, declare=self.declare)
+            publish_through_kombu(producer, message, declare=self.declare)
         except Exception as exc:
             if concerns_connection(exc, producer.connection.connection_errors):
                 raise
@@ -75,8 +75,8 @@ class GenericPublisher:
         return None
 
 
-def hand_over(producer: Any, message: Message, *, declare: bool) -> None:
-    """Publish through kombu so that the wire message is the one that was caught."""
+def publish_through_kombu(producer: Any, message: Message, *, declare: bool) -> None:
+    """Publish with kombu's producer, so that the broker gets exactly the message of the row."""
     if declare:
         declare_missing(producer, message)
     properties = message.properties
@@ -110,7 +110,7 @@ def send_event(producer: Any, message: Message, *, declare: bool) -> bool:
     if message.event is None:
         return True
     try:
-        hand_over(producer, message.event, declare=declare)
+        publish_through_kombu(producer, message.event, declare=declare)
     except Exception:
         logger.debug(
             "celery_outbox_event_lost: a task-sent event was not sent; its message was",

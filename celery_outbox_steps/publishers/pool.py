@@ -15,13 +15,14 @@ from weakref import WeakSet
 from kombu.exceptions import LimitExceeded
 
 from celery_outbox_steps.errors import Interrupted, Outage, describe
+from celery_outbox_steps.upstream.kombu import close_inherited_socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 class Deadline:
-    """A moment that everything in one batch looks at."""
+    """The moment at which one batch must have ended."""
 
     def __init__(self, seconds: float) -> None:
         self._end = monotonic() + seconds
@@ -43,34 +44,23 @@ def pooled_producer(
     An exception inside closes the connection before it is given back. It leaves as `Interrupted`,
     unless the block knows better and raises `Outage` itself.
     """
-    with _connected(app, deadline, prepare) as connection:
-        try:
-            yield app.producer_pool.Producer(connection, auto_declare=False)
-        except Outage:
-            raise
-        except Exception as exc:
-            raise Interrupted(describe(exc)) from exc
-
-
-@contextmanager
-def _connected(
-    app: Any, deadline: Deadline, prepare: Callable[[Any], None] | None
-) -> Iterator[Any]:
     connection = _acquire(app, deadline)
     try:
         connect(connection, deadline, prepare)
         shield(connection)
-        yield connection
-    except BaseException:
+        yield app.producer_pool.Producer(connection, auto_declare=False)
+    except BaseException as exc:
         discard(connection)
-        raise
+        if isinstance(exc, Outage) or not isinstance(exc, Exception):
+            raise
+        raise Interrupted(describe(exc)) from exc
     finally:
         with suppress(Exception):  # what the broker has answered stays answered
             connection.release()
 
 
 def discard(connection: Any) -> None:
-    """Close without a word to the broker, which may not be listening."""
+    """Close without AMQP's closing handshake: the broker may not answer it."""
     with suppress(Exception):
         connection.collect(socket_timeout=0.1)
 
@@ -116,25 +106,15 @@ def connect(
 _shielded: WeakSet[Any] = WeakSet()
 
 
-def shield(connection: Any) -> None:
-    """Keep this kombu connection alive when a child is forked."""
-    _shielded.add(connection)
+shield = _shielded.add
+"""Keep the parent's kombu connection alive when a child is forked."""
 
 
-def _drop_inherited_sockets() -> None:
+def _close_inherited_sockets() -> None:
     for connection in list(_shielded):
         with suppress(Exception):
-            _drop_socket(connection)
+            close_inherited_socket(connection)
     _shielded.clear()
 
 
-def _drop_socket(connection: Any) -> None:
-    transport: Any = getattr(connection._connection, "_transport", None)  # noqa: SLF001  no I/O wanted
-    sock = getattr(transport, "sock", None)
-    if sock is not None:
-        # Closing a descriptor tells the broker nothing; shutdown() and TLS close-notify would.
-        transport.sock = None
-        os.close(sock.detach())
-
-
-os.register_at_fork(after_in_child=_drop_inherited_sockets)
+os.register_at_fork(after_in_child=_close_inherited_sockets)

@@ -1,9 +1,9 @@
 """Redis: one pipeline per batch; one by one where kombu says that a pipeline is not safe.
 
-What goes straight to a queue (Celery's default) is pushed with one `LPUSH queue, message, …` per
-queue, so that Redis answers for every queue; the rest goes through kombu's `Producer.batch()`
-(5.7), which has one answer for all. Without an answer it is unknown what arrived: the batch is
-interrupted, the relay sends those messages again, and they may arrive twice.
+A message for a queue (Celery's default) is pushed with one `LPUSH queue, message, …` per queue, so
+that Redis answers for every queue; one for an exchange goes through kombu's `Producer.batch()`
+(5.7), which has one answer for all. Without an answer it is unknown which messages arrived: the
+batch is interrupted, the relay sends them again, and they may arrive twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from celery_outbox_steps.messages import Receipt
 from celery_outbox_steps.publishers.generic import (
     GenericPublisher,
     declare_missing,
-    hand_over,
+    publish_through_kombu,
     send_event,
 )
 from celery_outbox_steps.publishers.pool import Deadline, discard, pooled_producer
+from celery_outbox_steps.upstream.kombu import expiring_queues, list_name, pushes_to_lists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,7 +52,7 @@ class RedisPublisher(GenericPublisher):
         answers: Answers = {}
         outage: Outage | None = None
         try:
-            self._publish(messages, answers, timeout)
+            self._send(messages, answers, timeout)
         except Outage as exc:
             outage = exc
         for position, error in answers.items():
@@ -68,18 +69,19 @@ class RedisPublisher(GenericPublisher):
             return False
         return True
 
-    def _publish(self, messages: Iterable[Message], answers: Answers, timeout: float) -> None:
+    def _send(self, messages: Iterable[Message], answers: Answers, timeout: float) -> None:
         deadline = Deadline(timeout)
         try:
             with self._producer(deadline, timeout) as producer:
                 if getattr(producer, "supports_batch_publish", False):  # kombu 5.7
-                    RedisBatch(producer, answers, deadline, declare=self.declare).publish(messages)
+                    batch = RedisBatch(producer, answers, deadline, declare=self.declare)
+                    batch.send_all(messages)
                     return
                 for position, error in self._one_by_one(producer, messages, deadline):
                     answers[position] = error
         except Interrupted as exc:
             if refuses_everything(exc):
-                # It answers and takes nothing from anybody: out of memory, or a replica by now.
+                # It answers, but takes no message: out of memory, or a replica by now.
                 raise Outage(str(exc)) from exc
             raise
 
@@ -90,7 +92,7 @@ class RedisPublisher(GenericPublisher):
 
 
 class RedisBatch:
-    """One batch through one producer. A message is forgotten as soon as it is a text."""
+    """One batch through one producer. Messages are not kept once they are texts: saves memory."""
 
     def __init__(
         self, producer: Any, answers: Answers, deadline: Deadline, *, declare: bool
@@ -103,14 +105,14 @@ class RedisBatch:
         self._others: dict[int, Message] = {}
         self._events: dict[int, Message] = {}
 
-    def publish(self, messages: Iterable[Message]) -> None:
+    def send_all(self, messages: Iterable[Message]) -> None:
         for position, message in enumerate(messages):
-            self._sort(position, message)
+            self._add(position, message)
         self._pushes.flush(self._answers)
         self._through_kombu()
         self._send_events()
 
-    def _sort(self, position: int, message: Message) -> None:
+    def _add(self, position: int, message: Message) -> None:
         if message.event is not None:
             self._events[position] = message
         if not self._pushes.can_take(message):
@@ -129,12 +131,13 @@ class RedisBatch:
         if not self._others:
             return
         with self._producer.batch(max_size=_UNLIMITED):  # raises if it can't tell what arrived
-            added = [each for each in self._others.items() if self._hand_over(*each)]
+            added = [each for each in self._others.items() if self._queue_up(*each)]
         self._answers.update((position, None) for position, _ in added)
 
-    def _hand_over(self, position: int, message: Message) -> bool:
+    def _queue_up(self, position: int, message: Message) -> bool:
+        """Add one to kombu's pipeline. False if it failed."""
         try:
-            hand_over(self._producer, message, declare=self._declare)
+            publish_through_kombu(self._producer, message, declare=self._declare)
         except Exception as exc:  # noqa: BLE001  raised again if it is not this message's failure
             self._note_failure(position, exc)
             return False
@@ -147,7 +150,7 @@ class RedisBatch:
         self._answers[position] = error
 
     def _send_events(self) -> None:
-        """As long as there is time: a Redis that falls silent must not cost a wait for each."""
+        """Until the deadline: a Redis that stops answering must not cost one wait per event."""
         for position, message in self._events.items():
             if self._deadline.passed():
                 return
@@ -163,15 +166,15 @@ class _Pushes:
         self.size = 0
         self._lists: dict[str, _List] = defaultdict(_List)
         self._keys: dict[tuple[str, Any], str] = {}
-        self._fast_path = _supports_fast_path(channel)
+        self._pushes_to_lists = pushes_to_lists(channel)
+        self._expiring = expiring_queues(channel)
         start = str(uuid4())[:-12]
         self._tags = (f"{start}{number:012x}" for number in count())
-        """UUIDs as kombu makes them, but the system is asked for randomness only once."""
+        """UUIDs as kombu makes them, but with one read of the system's randomness per batch."""
 
     def can_take(self, message: Message) -> bool:
-        # A queue with an expiry has its keys renewed with every push: left to kombu.
-        channel = self.channel
-        return self._fast_path and not message.exchange and not channel._expires  # noqa: SLF001
+        # kombu renews the keys of queues that expire with every push: left to kombu.
+        return self._pushes_to_lists and not message.exchange and not self._expiring
 
     def add(self, index: int, message: Message) -> None:
         channel = self.channel
@@ -196,8 +199,7 @@ class _Pushes:
         """The list of a message; the same for all of a routing key and priority."""
         known = message.routing_key, message.priority
         if known not in self._keys:
-            priority = self.channel._get_message_priority(prepared, reverse=False)  # noqa: SLF001
-            self._keys[known] = self.channel._q_for_pri(message.routing_key, priority)  # noqa: SLF001
+            self._keys[known] = list_name(self.channel, message.routing_key, prepared)
         return self._keys[known]
 
     def flush(self, answers: Answers) -> None:
@@ -232,20 +234,8 @@ class _List:
         self.texts.append(text)
 
 
-def _supports_fast_path(channel: Any) -> bool:
-    """Whether pushing is still done as it was when this was written; else kombu does it."""
-    from kombu.transport import redis, virtual
-
-    kind = type(channel)
-    return (
-        getattr(kind, "_put", None) is redis.Channel._put  # noqa: SLF001
-        and kind.basic_publish is virtual.Channel.basic_publish
-        and kind._inplace_augment_message is virtual.Channel._inplace_augment_message  # noqa: SLF001
-    )
-
-
 def _bound_waits(timeout: float) -> Any:
-    """kombu sets no socket timeout by default, and would wait for a silent Redis for ever."""
+    """kombu sets no socket timeout by default, and would wait for a silent Redis forever."""
 
     def prepare(connection: Any) -> None:
         options = connection.transport_options or {}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from celery.bin.base import CeleryOption
 
 from celery_outbox_steps.settings import SETTINGS, Setting
+from celery_outbox_steps.upstream.celery import CeleryOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -152,7 +152,7 @@ def _not_in_flight(rows: Any) -> Any:
 
 
 def _make_due(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:
-    model._default_manager.using(alias).filter(pk__in=ids).update(due_at=DatabaseNow())  # noqa: SLF001
+    model._default_manager.using(alias).filter(pk__in=ids).update(due_at=DatabaseNow())
 
 
 def _replay(alias: str, model: type[Any], ids: list[int]) -> None:  # noqa: ARG001
@@ -160,7 +160,7 @@ def _replay(alias: str, model: type[Any], ids: list[int]) -> None:  # noqa: ARG0
 
 
 def _delete(alias: str, model: type[Any], ids: list[int]) -> None:
-    model._default_manager.using(alias).filter(pk__in=ids).delete()  # noqa: SLF001
+    model._default_manager.using(alias).filter(pk__in=ids).delete()
 
 
 # Failed attempts stay counted: a message that fails again has used up one more of them, and one

@@ -99,7 +99,7 @@ class StoredMessageAdmin(Base):
     # -- what a list may ask of the table --------------------------------------------------------
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows = self.model._default_manager.using(write_alias())  # noqa: SLF001
+        rows = self.model._default_manager.using(write_alias())
         return rows.defer("payload")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -170,7 +170,7 @@ class StoredMessageAdmin(Base):
     @admin.display(description="Payload")
     def payload_size(self, row: StoredMessage) -> str:
         """Measured by the database: the bytes themselves never leave it."""
-        manager = type(row)._default_manager.using(row._state.db)  # noqa: SLF001
+        manager = type(row)._default_manager.using(row._state.db)
         size = manager.filter(pk=row.pk).values_list(Length("payload"), flat=True).first()
         return "none: the message is plain JSON" if size is None else filesizeformat(size)
 

@@ -16,6 +16,7 @@ from django.db import connections, transaction
 from django.utils.functional import cached_property
 
 from django_integration.store.postgresql import FOR_TRANSACTION
+from django_integration.upstream.django import statement_of, where_clause_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,10 +73,10 @@ def within_window(along: QuerySet[Any], matching: QuerySet[Any]) -> QuerySet[Any
 def _ids_within(along: Any, matching: QuerySet[Any]) -> list[int]:
     connection = connections[along.db]
     quote = connection.ops.quote_name
-    window, window_params = _compiled(along[:WINDOW])
-    where, where_params = _condition(matching)
+    window, window_params = statement_of(along[:WINDOW])
+    where, where_params = where_clause_of(matching)
     # The window takes the table's name, so that a condition on the table is one on the window.
-    table = quote(along.model._meta.db_table)  # noqa: SLF001
+    table = quote(along.model._meta.db_table)
     order = ", ".join(
         f"{quote(name.lstrip('-'))}{' DESC' if name[0] == '-' else ''}"
         for name in along.query.order_by
@@ -86,16 +87,6 @@ def _ids_within(along: Any, matching: QuerySet[Any]) -> list[int]:
             [*window_params, *where_params, REACH + 1],
         )
         return [row[0] for row in cursor]
-
-
-def _compiled(rows: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
-    sql, params = rows.query.get_compiler(rows.db).as_sql()
-    return sql, tuple(params)
-
-
-def _condition(rows: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
-    sql, params = rows.query.get_compiler(rows.db).compile(rows.query.where)
-    return sql, tuple(params)
 
 
 class CappedPaginator(AnyPaginator):
@@ -121,7 +112,7 @@ class CappedPaginator(AnyPaginator):
         """About how many rows the table has; None where only "more than that" is known."""
         if self.object_list.query.where:
             return None
-        guess = estimate(self.object_list.db, self.object_list.model._meta.db_table)  # noqa: SLF001
+        guess = estimate(self.object_list.db, self.object_list.model._meta.db_table)
         return None if guess is None else max(guess, self.found)
 
 

@@ -24,6 +24,7 @@ from django_integration.conf import write_alias
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 from django_integration.store import DjangoStore
 from django_integration.store.stats import STATS_CAP
+from django_integration.upstream.django import admin_of
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
@@ -106,8 +107,8 @@ class Links:
         return self._list(CeleryOutboxDeadLetter, {})
 
     def _list(self, model: type[Any], query: dict[str, str]) -> str:
-        opts = model._meta  # noqa: SLF001
-        page = self._site._registry.get(model)  # noqa: SLF001  is_registered() gives no admin
+        opts = model._meta
+        page = admin_of(self._site, model)
         if page is None or not page.has_view_permission(self._request):
             return ""
         try:

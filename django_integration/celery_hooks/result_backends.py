@@ -1,8 +1,8 @@
-"""Results without a connection at enqueue: a subscription waits until somebody waits for a result.
+"""Results without a connection at enqueue: the subscription is made by the first wait for a result.
 
 The Redis and rpc backends subscribe to each result as soon as a task is called, or as soon as a
-group or chain is put together. That is too early for a call that must work while they are away. A
-result that arrives before its subscription is not missed: whoever waits also looks for it first.
+group or chain is built. That is too early for a call that must work while they are away. A result
+that arrives before its subscription is not missed: waiting for a result first looks it up.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from celery._state import task_join_will_block
-
 from django_integration.enqueue.capture import CapturingProducer
+from django_integration.upstream.celery import task_join_will_block
 
 
 def stay_offline(backend: Any) -> None:
@@ -43,29 +42,27 @@ def _unless_captured(backend: Any) -> Any:
 
 
 def _subscribe_late(consumer: Any) -> None:
+    """Collect the ids of results, and subscribe to them when a result is waited for."""
     subscribe, cancel = consumer.consume_from, consumer.cancel_for
-    on_wait = consumer.on_wait_for_pending
-    wanted: dict[str, None] = {}
+    wait_for_pending = consumer.on_wait_for_pending
+    unsubscribed: dict[str, bool] = {}
 
     def consume_from(task_id: str) -> None:
-        wanted[task_id] = None
+        unsubscribed[task_id] = True
 
     def cancel_for(task_id: str) -> None:
-        if wanted.pop(task_id, cancel) is cancel:  # it was not among them
+        if not unsubscribed.pop(task_id, False):
             cancel(task_id)
 
     def on_wait_for_pending(*args: Any, **kwargs: Any) -> Any:
-        for task_id in tuple(wanted):
-            if wanted.pop(task_id, cancel) is not cancel:  # another thread may have been faster
-                subscribe_or_keep(task_id)
-        return on_wait(*args, **kwargs)
-
-    def subscribe_or_keep(task_id: str) -> None:
-        try:
-            subscribe(task_id)
-        except BaseException:
-            wanted[task_id] = None
-            raise
+        for task_id in tuple(unsubscribed):
+            if unsubscribed.pop(task_id, False):  # False: another thread was faster
+                try:
+                    subscribe(task_id)
+                except BaseException:
+                    unsubscribed[task_id] = True
+                    raise
+        return wait_for_pending(*args, **kwargs)
 
     consumer.consume_from, consumer.cancel_for = consume_from, cancel_for
     consumer.on_wait_for_pending = on_wait_for_pending

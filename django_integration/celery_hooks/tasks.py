@@ -1,8 +1,8 @@
-"""What every task of an app gets, whatever base class it has: direct retries, and async calls.
+"""What every task of an app gets, whatever its base class: direct retries, and async calls.
 
 `self.retry()` and `self.replace()` send and then raise. Inside `atomic()` the exception rolls the
 transaction back, and a row with it: the task would be lost without a trace. So the registry,
-through which every task of an app passes, makes these two methods publish at once. It also adds
+through which every task of an app passes, makes these two methods publish directly. It also adds
 `adelay()` and `aapply_async()`, for callers that must not block their event loop.
 """
 
@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from celery import Task
-from celery.app.registry import TaskRegistry
+
+from django_integration.upstream.celery import TaskRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-_directly: ContextVar[bool] = ContextVar("directly", default=False)
+bypasses_outbox: ContextVar[bool] = ContextVar("bypasses_outbox", default=False)
+"""Whether a send right now is that of a retry or replacement, and goes to the broker directly."""
 
 
 class OutboxTaskRegistry(TaskRegistry):  # type: ignore[misc]
-    """Celery's registry, which prepares the tasks that it is given."""
+    """Celery's registry, which adds these methods to the tasks that it is given."""
 
     def __setitem__(self, name: str, task: Any) -> None:
         if isinstance(task, Task):
@@ -38,11 +40,11 @@ class OutboxTaskRegistry(TaskRegistry):  # type: ignore[misc]
         super().__setitem__(name, task)
 
 
-def adopt(registry: TaskRegistry) -> None:
-    """Give a registry of whatever class this behaviour, and the tasks that it already has.
+def extend_registry(registry: TaskRegistry) -> None:
+    """Make any registry an `OutboxTaskRegistry`, for the tasks that it already has too.
 
-    Another extension of Celery may bring a registry class of its own, and an app may be given its
-    tasks: neither passes through `OutboxTaskRegistry` by itself.
+    Another extension of Celery may bring its own registry class, and an app may be created with its
+    tasks.
     """
     if not isinstance(registry, OutboxTaskRegistry):
         other = type(registry)
@@ -52,32 +54,27 @@ def adopt(registry: TaskRegistry) -> None:
 
 
 @contextmanager
-def set_directly(*, value: bool) -> Iterator[None]:
-    """Whether the sends of this block bypass the outbox."""
-    token = _directly.set(value)
+def bypassing_outbox(*, bypass: bool) -> Iterator[None]:
+    """Set `bypasses_outbox` for a block."""
+    token = bypasses_outbox.set(bypass)
     try:
         yield
     finally:
-        _directly.reset(token)
-
-
-def is_direct() -> bool:
-    """Whether a send right now belongs to a retry or replacement."""
-    return _directly.get()
+        bypasses_outbox.reset(token)
 
 
 def _sending_directly(task: Any, name: str) -> Callable[..., Any]:
     @functools.wraps(getattr(task, name))
     def call(*args: Any, **kwargs: Any) -> Any:
-        # An eager retry runs the task right here, and the calls of that run belong into the outbox.
-        with set_directly(value=not task.request.is_eager):
+        # An eager retry runs the task right here, and the calls that it makes use the outbox.
+        with bypassing_outbox(bypass=not task.request.is_eager):
             return _from_class(task, name)(*args, **kwargs)
 
     return call
 
 
 def _from_class(task: Any, name: str) -> Any:
-    """The task's method as its class has it now: tests replace it there."""
+    """The task's method as its class has it now: tests may have replaced it there."""
     found = inspect.getattr_static(type(task), name)
     return found.__get__(task, type(task)) if hasattr(type(found), "__get__") else found
 

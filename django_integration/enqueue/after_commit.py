@@ -1,15 +1,18 @@
-"""What a transaction stored, and what happens once that is committed.
+"""The on_commit hook: what a transaction stored, and what is done once it is committed.
 
-One hook per `atomic()` block, however many calls it makes in a row. Django drops the hook together
-with the block, and so with the rows. Of a rollback to a savepoint that was made by hand it knows
-nothing: the hook stays, and if the NOTIFY was rolled back, the relay finds later rows by polling.
+One hook per `atomic()` block, however many calls it makes in a row. If the block is rolled back,
+Django drops the hook as the database drops the rows. Django does not notice a rollback to a
+savepoint that was made by hand: the hook stays, and if the NOTIFY was rolled back, the relay finds
+later rows by polling.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from django_integration.upstream.django import last_commit_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AfterCommit:
-    """An on_commit hook with a memory."""
+    """An on_commit hook that knows the rows of its block."""
 
     def __init__(self, run: Callable[[AfterCommit], None], connection: BaseDatabaseWrapper) -> None:
         self.run = run
@@ -34,7 +37,8 @@ class AfterCommit:
 
     def add(self, rows: list[Row], *, notified: bool) -> None:
         is_new = not self.names
-        self.names.update(row.task_name for row in rows)
+        for row in rows:
+            self.names[row.task_name] += 1
         self.notified = self.notified or notified
         connection = self.connection
         if is_new and (connection.in_atomic_block or connection.get_autocommit()):
@@ -48,18 +52,11 @@ class AfterCommit:
 def after_commit(
     connection: BaseDatabaseWrapper, run: Callable[[AfterCommit], None]
 ) -> AfterCommit:
-    """The hook that will live and die with what is written now: the newest one, or a new one.
+    """The hook for rows that are written now: the newest one of this atomic block, or a new one.
 
     One that ran may still be there: tests run the hooks of transactions that never commit.
     """
-    last = _last_hook(connection)
+    last = last_commit_hook(connection)
     if isinstance(last, AfterCommit) and last.run == run and not last.ran:
         return last
     return AfterCommit(run, connection)
-
-
-def _last_hook(connection: BaseDatabaseWrapper) -> Any:
-    if not connection.run_on_commit:
-        return None
-    savepoints, hook, *_ = connection.run_on_commit[-1]
-    return hook if savepoints == set(connection.savepoint_ids) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -21,13 +21,18 @@ from kombu.utils.objects import cached_property
 from celery_outbox_steps.worker.options import install
 from django_integration.celery_hooks.fast_settings import install_fast_settings, with_fast_lookup
 from django_integration.celery_hooks.result_backends import stay_offline
-from django_integration.celery_hooks.tasks import OutboxTaskRegistry, adopt, is_direct, set_directly
+from django_integration.celery_hooks.tasks import (
+    OutboxTaskRegistry,
+    bypasses_outbox,
+    bypassing_outbox,
+    extend_registry,
+)
 from django_integration.conf import DjangoDefaults
 from django_integration.enqueue.capture import CapturingProducer
-from django_integration.upstream import DjangoTaskByDefault, ProducerContext, registry_of
+from django_integration.upstream.celery import DjangoTaskByDefault, registry_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from celery.result import AsyncResult
 
@@ -42,8 +47,8 @@ class OutboxCelery(DjangoTaskByDefault):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Not in `on_init`, which another class in front of this one may keep to itself.
-        adopt(registry_of(self))
+        # Not in `on_init`: a class in front of this one may override it without calling ours.
+        extend_registry(registry_of(self))
         self._outbox_defaults = DjangoDefaults()
         self.add_defaults(self._outbox_defaults.load)
         self.on_after_configure.connect(self._on_configured)
@@ -52,7 +57,7 @@ class OutboxCelery(DjangoTaskByDefault):
         setting_changed.connect(self._on_setting_changed)
         install(self)
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
-            # Older Celery tells bound methods apart by their function only, not by their app.
+            # Older Celery takes the same method of two apps for the same receiver.
             beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
 
     def prepare_config(self, c: Any) -> Any:
@@ -72,7 +77,7 @@ class OutboxCelery(DjangoTaskByDefault):
         if len(args) > _NAME_ARGS_KWARGS:
             args, kwargs = (), self._named(args, kwargs)
         name = kwargs["name"] if "name" in kwargs else args[0] if args else ""
-        if is_direct():
+        if bypasses_outbox.get():
             return self._send_directly(name, using, args, kwargs)
         if self.outbox.settings.excludes(name):
             return super().send_task(*args, **kwargs)
@@ -87,15 +92,15 @@ class OutboxCelery(DjangoTaskByDefault):
         return await sync_to_async(self.send_task)(*args, **kwargs)
 
     def outbox_bulk(self) -> AbstractContextManager[None]:
-        """Gather the calls of a `with` block and store them in one INSERT at its end."""
+        """Collect the calls of a `with` block and store them in one INSERT at its end."""
         bulk: AbstractContextManager[None] = self.outbox.bulk()
         return bulk
 
     def producer_or_acquire(self, producer: Any = None) -> Any:
-        """As Celery's. Groups and chord headers take one producer for all of their sends, which
-        makes this the place to gather those: one INSERT per chunk.
+        """As Celery's. Groups and chord headers acquire one producer for all of their sends, which
+        makes this the place to collect those: one INSERT per chunk.
         """
-        return ProducerContext(producer, self._acquire_for_many)
+        return nullcontext(producer) if producer is not None else _Again(self._acquire_for_many)
 
     @property
     def backend(self) -> Any:
@@ -105,14 +110,14 @@ class OutboxCelery(DjangoTaskByDefault):
         return backend
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of an old-fashioned call, which gives more of them by position."""
+        """The arguments by name, for a call that gives more than three by position."""
         named = _SEND_TASK.bind(self, *args, **kwargs).arguments
         del named["self"]
         options = named.pop("options", {})
         return {**named, **options}
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Let Celery build the message. A producer or connection of the caller's is left out."""
+        """Let Celery build the message. A producer or connection of the caller's is not used."""
         for name in ("producer", "publisher", "connection"):
             kwargs.pop(name, None)
         producer = CapturingProducer(self._outbox_connection)
@@ -121,11 +126,11 @@ class OutboxCelery(DjangoTaskByDefault):
     def _send_directly(
         self, name: str, using: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A retry or replacement. With the broker away it is stored, outside of any transaction.
+        """A retry or replacement. With the broker away it is stored, outside any transaction.
 
-        Receivers of Celery's signals may make calls of their own: those are nobody's retry.
+        Receivers of Celery's signals may call tasks: those calls are not retries.
         """
-        with set_directly(value=False):
+        with bypassing_outbox(bypass=False):
             try:
                 return super().send_task(*args, **kwargs)
             except OperationalError:
@@ -141,7 +146,7 @@ class OutboxCelery(DjangoTaskByDefault):
 
     @functools.cached_property
     def _outbox_connection(self) -> Any:
-        """Never connected: captured messages and tracing libraries ask it about the transport."""
+        """Never connected: CapturingProducer and tracing libraries ask it about the transport."""
         return self.connection_for_write()
 
     def _on_beat(self, **_: Any) -> None:
@@ -152,10 +157,25 @@ class OutboxCelery(DjangoTaskByDefault):
         self._forget_settings()
 
     def _on_setting_changed(self, **_: Any) -> None:
-        """Only tests send this, with `override_settings`. Projects choose their prefix of names."""
+        """Only tests send this. Every name counts: projects choose the prefix of Celery's."""
         self._outbox_defaults.load()
         self._forget_settings()
 
     def _forget_settings(self) -> None:
         if "outbox" in vars(self):
             self.outbox.forget_settings()
+
+
+class _Again:
+    """A context that can be entered again, as Celery's can: each time a new one is made."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make = make
+        self._context: Any = None
+
+    def __enter__(self) -> Any:
+        self._context = self._make()
+        return self._context.__enter__()
+
+    def __exit__(self, *error: object) -> Any:
+        return self._context.__exit__(*error)

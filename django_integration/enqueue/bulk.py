@@ -1,27 +1,26 @@
-"""The calls of one `outbox_bulk()` block, or of a group, until their rows are written together.
+"""The rows of one `outbox_bulk()` block, or of a group, until they are written together.
 
-What was gathered follows the connection's transaction. Only calls of the block's own level wait for
-its end: an inner `atomic()` may be rolled back alone, an on_commit hook's data is committed. At a
-savepoint that the caller makes by hand the rows so far are written, and its rollback drops the rows
-since. Transactions that end with `commit()` and `rollback()` are not gathered in at all.
+The buffer follows the connection's transaction. Only calls of the block's own level wait for its
+end: an inner `atomic()` may be rolled back alone, and the data of an on_commit hook is committed
+already. A savepoint that the caller makes by hand has the rows so far written, and a rollback to it
+drops the rows since. Calls in transactions that end with `commit()` and `rollback()` never wait.
 """
 
 from __future__ import annotations
 
-import inspect
-import sys
 import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
+from django_integration.enqueue.call_stack import running_hooks
 from django_integration.enqueue.rows import CHUNK_ROWS
-from django_integration.enqueue.transactions import level, running_hooks, savepoint_by_hand
+from django_integration.enqueue.transactions import level, savepoint_by_hand
+from django_integration.upstream.django import unwatch_statements, watch_statements, will_roll_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -30,15 +29,12 @@ if TYPE_CHECKING:
     Write = Callable[[BaseDatabaseWrapper, list[Row]], None]
 
 LONGEST = 0.5
-"""Seconds after which the next task of a group has the rows so far written, outside of a
-transaction: its generator may be slow. While it is stalled nothing is written."""
-
-_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_ENTERING = {"__enter__", "__aenter__", "enter_context", "enter_async_context"}
+"""Seconds after which, without a transaction, the next task of a group has the rows so far written:
+the group's generator may be slow. They are not written while it stalls."""
 
 
 class BulkBuffer:
-    """Rows by connection. Belongs to the thread that entered the block, and ends with it."""
+    """Rows by connection. Belongs to the thread that entered the block, and ends with the block."""
 
     def __init__(self, write: Write, outer: BulkBuffer | None, *, as_it_grows: bool) -> None:
         self.outer = outer
@@ -50,42 +46,56 @@ class BulkBuffer:
         self._thread = get_ident()
         hooks = running_hooks()
         self._levels = {c.alias: level(c, hooks) for c in connections.all(initialized_only=True)}
-        self._outside = -hooks
+        self._level_of_new_connections = -hooks
 
-    def takes(self, connection: BaseDatabaseWrapper) -> bool:
+    def accepts(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether a call right now may wait for the end of the block.
 
-        A copied context carries the block into threads with transactions of their own, and beyond
-        its end.
+        A copied context carries the buffer into other threads, which have other transactions, and
+        beyond the end of the block.
         """
         if not self._is_open or self._thread != get_ident():
             return False
+        own = self._levels.get(connection.alias, self._level_of_new_connections)
         now = level(connection)
-        return now is not None and now == self._levels.get(connection.alias, self._outside)
+        return now is not None and now == own
 
     def add(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        gathered = self._rows.get(connection)
-        if gathered is None:
-            gathered = self._rows[connection] = []
-            # In front: those who add a wrapper of their own take the last one away again.
-            connection.execute_wrappers.insert(0, self._watch)
-        gathered += rows
-        if self._as_it_grows and (len(gathered) >= CHUNK_ROWS or self._is_overdue(connection)):
+        buffered = self._rows.get(connection)
+        if buffered is None:
+            buffered = self._rows[connection] = []
+            watch_statements(connection, self._on_statement)
+        buffered += rows
+        if self._as_it_grows and (len(buffered) >= CHUNK_ROWS or self._is_overdue(connection)):
             self._pass_on(connection)
 
     def close(self, *, write: bool) -> None:
         """The block has ended; nothing is written if it raised."""
         self._is_open = False
         for connection in self._rows:
-            connection.execute_wrappers.remove(self._watch)
+            unwatch_statements(connection, self._on_statement)
         for connection in self._rows if write else ():
             self._pass_on(connection)
 
+    def flush(self, connection: BaseDatabaseWrapper, *, write: bool) -> None:
+        """Write the rows so far, those of the bulks around this one first; or drop them."""
+        outer = buffer_for(self.outer, connection)
+        if outer is not None:
+            outer.flush(connection, write=write)
+        rows = self._rows.get(connection)
+        if rows:
+            self._rows[connection] = []
+            if write:
+                self._write(connection, rows)
+
     def _pass_on(self, connection: BaseDatabaseWrapper) -> None:
-        """Let the next bulk around this one have the rows, or write them."""
+        """Give the rows to the next bulk around this one, or write them."""
         rows, self._rows[connection] = self._rows[connection], []
         self._since = time.monotonic()
-        if not rows or self._is_doomed(connection):
+        # In a block, the calls came before the transaction broke: they are rolled back with it. A
+        # group is one call that comes now, and raises Django's error.
+        is_lost = will_roll_back(connection) and not self._as_it_grows
+        if not rows or is_lost:
             return
         outer = buffer_for(self.outer, connection)
         if outer is None:
@@ -93,64 +103,20 @@ class BulkBuffer:
         else:
             outer.add(connection, rows)
 
-    def _is_doomed(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether Django will roll back in any case, and allows no statement until then.
-
-        The calls of a block came before, when all was well. A group is one call, and raises.
-        """
-        broken = connection.in_atomic_block and connection.needs_rollback
-        return broken and not self._as_it_grows
-
     def _is_overdue(self, connection: BaseDatabaseWrapper) -> bool:
         return not connection.in_atomic_block and time.monotonic() - self._since >= LONGEST
 
-    def _watch(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
-        """Sees every statement of the connection, before it is executed."""
-        kind = savepoint_by_hand(sql)
-        if kind is not None and self.takes(context["connection"]):
-            self._flush_or_drop(context["connection"], write=kind == "SAVEPOINT")
+    def _on_statement(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        """Called for every statement of the connection, before it is executed."""
+        connection, kind = context["connection"], savepoint_by_hand(sql)
+        if kind is not None and self.accepts(connection):
+            self.flush(connection, write=kind == "SAVEPOINT")
         return execute(sql, params, many, context)
 
-    def _flush_or_drop(self, connection: BaseDatabaseWrapper, *, write: bool) -> None:
-        """Write what was gathered so far, here and around, in order; or drop it."""
-        outer = buffer_for(self.outer, connection)
-        if outer is not None:
-            outer._flush_or_drop(connection, write=write)  # noqa: SLF001  one of us
-        rows = self._rows.get(connection)
-        if rows:
-            self._rows[connection] = []
-            if write:
-                self._write(connection, rows)
 
-
-def buffer_for(gathering: BulkBuffer | None, connection: BaseDatabaseWrapper) -> BulkBuffer | None:
-    """The innermost of nested bulks that a call on this connection may wait in."""
-    while gathering is not None and not gathering.takes(connection):
-        gathering = gathering.outer
-    return gathering
-
-
-def may_be_suspended() -> bool:
-    """Whether the `with` statement that is being entered is in a generator or coroutine.
-
-    Others run while it is suspended in the middle of the block, in transactions of their own, and
-    it may never be resumed. Generators of `@contextmanager` are entered on behalf of their caller,
-    and Celery's own (of groups) are run to their end at once.
-    """
-    frame = _holder(sys._getframe(1))  # noqa: SLF001  the only way to the stack
-    return (
-        frame is not None
-        and bool(frame.f_code.co_flags & _SUSPENDABLE)
-        and frame.f_globals.get("__name__") != "celery.canvas"
-    )
-
-
-def _holder(frame: FrameType | None) -> FrameType | None:
-    while frame is not None:
-        caller = frame.f_back
-        enters = frame.f_code.co_name in _ENTERING
-        is_entered = caller is not None and caller.f_code.co_name in _ENTERING
-        if not enters and not (is_entered and frame.f_code.co_flags & _SUSPENDABLE):
-            return frame
-        frame = caller
-    return None
+def buffer_for(innermost: BulkBuffer | None, connection: BaseDatabaseWrapper) -> BulkBuffer | None:
+    """The innermost of nested bulks that accepts a call on this connection."""
+    buffer = innermost
+    while buffer is not None and not buffer.accepts(connection):
+        buffer = buffer.outer
+    return buffer

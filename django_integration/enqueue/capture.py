@@ -1,9 +1,9 @@
-"""The capturing producer: it takes the place of the pool's producer and keeps what it is handed.
+"""The capturing producer: Celery publishes to it instead of to the pool's producer.
 
 Celery builds the message and calls `publish()`; kombu serialises, compresses and asks its channel
-to send. Both do so unmodified: only the channel is ours, and it sends nothing. What the transport
-would refuse to encode is refused here, with the transport's own error, before there is a row; and
-so is what it would encode, but an AMQP broker would end the connection or channel for.
+to send. Both do so unmodified: only the channel is ours, and it sends nothing. A message that the
+transport can't encode is refused here, before there is a row, with the transport's own error; and
+so is a message for which an AMQP broker would close the channel or connection.
 The next step of the path is `django_integration.enqueue.enqueuer`.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
 
 from kombu import Exchange, Producer
@@ -28,9 +27,11 @@ _DELIVERY_MODES = (None, 1, 2)
 class CapturingProducer(Producer):  # type: ignore[misc]
     """One per call: after `send_task` its `messages` are the task and perhaps its event."""
 
+    connection: Any = None  # not kombu's property, which would ask the channel for it
+
     def __init__(self, connection: Any) -> None:
         super().__init__(None, exchange=_NO_EXCHANGE, auto_declare=False)
-        self.__connection__ = connection
+        self.connection = connection
         self.channel = self
         self.messages: list[Message] = []
         self.body: Any = None
@@ -53,7 +54,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
     def revive(self, channel: Any) -> None:
         """Nothing to revive: there is no connection that could have been lost."""
 
-    # The channel's side, as kombu's Producer calls it.
+    # The channel's methods, as kombu's Producer calls them.
 
     def prepare_message(  # noqa: PLR0917  kombu's signature
         self,
@@ -78,21 +79,18 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         """Complete the message and keep it, if the transport would have taken it."""
         message.exchange, message.routing_key, message.mandatory = exchange, routing_key, mandatory
         message.declare, self._declared = tuple(self._declared), []
-        message.body = _bytes(message.body, message.content_encoding)
-        if self.__connection__.transport.driver_type == "amqp" and not _is_simple(message):
+        body: Any = message.body
+        is_text = isinstance(body, str)  # whose encoding kombu leaves to the transport
+        message.body = body.encode(message.content_encoding or "utf-8") if is_text else bytes(body)
+        if self.connection.transport.driver_type == "amqp" and not _is_simple(message):
             _check_for_amqp(message)
         self.messages.append(message)
 
 
-def _bytes(body: Any, encoding: str | None) -> bytes:
-    """kombu's text serialisers leave the encoding to the transport."""
-    return body.encode(encoding or "utf-8") if isinstance(body, str) else bytes(body)
-
-
 def _is_simple(message: Message) -> bool:
-    """Whether AMQP can surely encode it: so for nearly every message, in a few microseconds."""
+    """Whether AMQP can certainly encode it: found out in microseconds for nearly every message."""
     properties, headers = message.properties, message.headers
-    return (
+    if not (
         _fits(message.routing_key)
         and _fits(message.exchange)
         and isinstance(message.priority, int)
@@ -103,12 +101,12 @@ def _is_simple(message: Message) -> bool:
         and _fits(properties.get("reply_to"))
         and set(map(type, headers)) <= {str}
         and max(map(len, headers), default=0) <= 63
-        and all(
-            _is_simple_value(name, value)
-            for name, value in headers.items()
-            if type(value) not in _SIMPLE
-        )
-    )
+    ):
+        return False
+    for name, value in headers.items():
+        if type(value) not in _SIMPLE and not _is_simple_value(name, value):
+            return False
+    return True
 
 
 def _fits(text: Any) -> bool:
@@ -125,32 +123,20 @@ def _is_simple_value(name: str, value: Any) -> bool:
 
 
 def _check_for_amqp(message: Message) -> None:
-    """Write the frames to nowhere, so that py-amqp raises what it would raise on sending.
+    """Make py-amqp encode it, so that it raises what it would raise on sending.
 
     Options that AMQP has no property for are dropped here as they would be there.
     """
-    from amqp import Message as AmqpMessage
-    from amqp.method_framing import frame_writer
-    from amqp.serialization import dumps
+    from celery_outbox_steps.upstream.amqp import FRAME_MAX, PROPERTIES, frames_by_pyamqp
 
     _check_for_broker(message)
-    known = {name for name, _ in AmqpMessage.PROPERTIES}
-    message.properties = {k: v for k, v in message.properties.items() if k in known}
-    nowhere = SimpleNamespace(frame_max=131072, bytes_sent=0, write=lambda _: None)
-    arguments = dumps("Bssbb", (0, message.exchange, message.routing_key, False, False))
-    content = AmqpMessage(
-        message.body,
-        priority=message.priority,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-        application_headers=message.headers,
-        **message.properties,
-    )
-    frame_writer(nowhere, nowhere)(1, 1, (60, 40), arguments, content)
+    names = {name for name, _ in PROPERTIES}
+    message.properties = {k: v for k, v in message.properties.items() if k in names}
+    frames_by_pyamqp(message, 1, FRAME_MAX, mandatory=False)
 
 
 def _check_for_broker(message: Message) -> None:
-    """What py-amqp sends and RabbitMQ punishes: it would hit the rest of the relay's batch."""
+    """Refuse what py-amqp can encode, but RabbitMQ closes the channel or connection for."""
     if message.properties.get("delivery_mode") not in _DELIVERY_MODES:
         raise EncodeError(
             f"delivery_mode={message.properties['delivery_mode']!r} does not exist in AMQP. "

@@ -27,11 +27,12 @@ from django_integration import signals
 from django_integration.conf import write_alias
 from django_integration.enqueue import context
 from django_integration.enqueue.after_commit import AfterCommit, after_commit
-from django_integration.enqueue.bulk import BulkBuffer, buffer_for, may_be_suspended
+from django_integration.enqueue.bulk import BulkBuffer, buffer_for
+from django_integration.enqueue.call_stack import block_may_be_suspended, running_hooks
 from django_integration.enqueue.redaction import redact
 from django_integration.enqueue.rows import Row, insert, notify_relay
 from django_integration.enqueue.settings import EnqueueSettings, Meters
-from django_integration.enqueue.transactions import is_open, running_hooks
+from django_integration.enqueue.transactions import is_open
 from django_integration.store.session import own_wrapper
 
 if TYPE_CHECKING:
@@ -99,9 +100,9 @@ class Enqueuer:
     ) -> None:
         """Write the captured message as a row, now or at the end of the current bulk."""
         row = self._row(task_name, task_id, producer)
-        gathering = buffer_for(self._buffer.get(), connection)
-        if gathering is not None:
-            gathering.add(connection, [row])
+        buffer = buffer_for(self._buffer.get(), connection)
+        if buffer is not None:
+            buffer.add(connection, [row])
         else:
             self._write(connection, [row])
 
@@ -121,7 +122,7 @@ class Enqueuer:
 
         `as_it_grows`: do not wait for the end, but for a full chunk.
         """
-        if may_be_suspended():
+        if block_may_be_suspended():
             yield
             return
         own = BulkBuffer(self._write, self._buffer.get(), as_it_grows=as_it_grows)

@@ -1,19 +1,14 @@
-"""Where in its transactions a connection is, as far as Django tells, and from there the call stack.
-
-Django counts its atomic blocks. It does not say that it is running on_commit hooks, nor whether a
-savepoint is one of its own: for both, the frames that are running are the only exact answer.
-"""
+"""Where a connection is in its transactions, so that a bulk can tell which calls may wait in it."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.transaction import Atomic
+from django_integration.enqueue.call_stack import is_called_by_atomic, running_hooks
+from django_integration.upstream.django import atomic_depth
 
-_RUN_HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
-_ATOMIC = {Atomic.__enter__.__code__, Atomic.__exit__.__code__}
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 def is_open(connection: BaseDatabaseWrapper) -> bool:
@@ -22,13 +17,15 @@ def is_open(connection: BaseDatabaseWrapper) -> bool:
 
 
 def level(connection: BaseDatabaseWrapper, hooks: int | None = None) -> int | None:
-    """How many atomic blocks deep. Outside of them 0, or below with each run of on_commit hooks.
+    """The number of atomic blocks around a call. Two calls of one level commit together.
 
-    None if the caller ends transactions with `commit()` and `rollback()`: any time can be the end.
-    `hooks` is what `running_hooks()` says, where that is known.
+    Without an atomic block it is 0, less one for each run of on_commit hooks that the call comes
+    from. None if the caller ends transactions with `commit()` and `rollback()`: that may happen at
+    any time. `hooks` is the answer of `running_hooks()`, if the caller has it already.
     """
-    if connection.in_atomic_block:
-        return len(connection.savepoint_ids) + 1
+    depth = atomic_depth(connection)
+    if depth:
+        return depth
     unconnected = connection.connection is None
     autocommit = connection.settings_dict["AUTOCOMMIT"] if unconnected else connection.autocommit
     if not autocommit:
@@ -36,27 +33,9 @@ def level(connection: BaseDatabaseWrapper, hooks: int | None = None) -> int | No
     return -(running_hooks() if hooks is None else hooks)
 
 
-def running_hooks() -> int:
-    """How many runs of on_commit hooks this code is called from. Their data is committed."""
-    count, frame = 0, inspect.currentframe()
-    while frame is not None:
-        count += frame.f_code is _RUN_HOOKS
-        frame = frame.f_back
-    return count
-
-
 def savepoint_by_hand(sql: Any) -> str | None:
-    """'SAVEPOINT' or 'ROLLBACK' if the caller makes one or rolls back to one; atomic blocks don't
-    count.
-    """
+    """'SAVEPOINT' or 'ROLLBACK' if the statement is one, and not from `atomic()` itself."""
     word = sql.lstrip()[:9].upper() if isinstance(sql, str) else ""
-    if word not in {"SAVEPOINT", "ROLLBACK "} or _is_atomics_own():
+    if word not in {"SAVEPOINT", "ROLLBACK "} or is_called_by_atomic():
         return None
     return word.rstrip()
-
-
-def _is_atomics_own() -> bool:
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code not in _ATOMIC and frame.f_code is not _RUN_HOOKS:
-        frame = frame.f_back
-    return frame is not None and frame.f_code in _ATOMIC

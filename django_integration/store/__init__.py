@@ -13,6 +13,7 @@ from celery_outbox_steps.settings import read
 from django_integration.conf import write_alias
 from django_integration.store.base import DjangoStore
 from django_integration.tenancy import refuse_tenant_schemas
+from django_integration.upstream.django import is_in_testcase
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -46,6 +47,4 @@ def _of_a_test(alias: str) -> BaseDatabaseWrapper | None:
 
     if alias not in connections:
         return None
-    blocks = connections[alias].atomic_blocks
-    is_test = any(getattr(block, "_from_testcase", False) for block in blocks)
-    return connections[alias] if is_test else None
+    return connections[alias] if is_in_testcase(connections[alias]) else None

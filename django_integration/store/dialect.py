@@ -150,5 +150,5 @@ def content_columns() -> tuple[str, ...]:
     """The columns that an outbox row and a dead letter share."""
     from django_integration.models import StoredMessage
 
-    fields = StoredMessage._meta.local_fields  # noqa: SLF001  Django's documented Model API
+    fields = StoredMessage._meta.local_fields
     return tuple(str(field.column) for field in fields)

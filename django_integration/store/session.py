@@ -8,7 +8,6 @@ statement opens a new session. Nothing here knows the outbox; see `base.py`.
 from __future__ import annotations
 
 import os
-from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from django.db import connections, transaction
 from django.db.utils import Error
 
 from celery_outbox_steps.errors import StoreError
+from django_integration.upstream.django import new_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,12 +163,7 @@ def own_wrapper(alias: str, options: Mapping[str, Any]) -> BaseDatabaseWrapper:
         "AUTOCOMMIT": True,
         "ATOMIC_REQUESTS": False,
     }
-    wrapper = type(shared)(settings, alias)
-    # Opened in the relay's thread, closed perhaps in another one: one at a time, never both.
-    wrapper.inc_thread_sharing()
-    # With DEBUG on, Django remembers statements; the relay's are large and nobody asks for them.
-    wrapper.queries_log = deque(maxlen=1)
-    return wrapper
+    return new_connection(alias, settings, like=shared)
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery import states
-from celery.app.trace import build_tracer
 from celery.exceptions import Retry
 from celery.result import EagerResult
 
 from django_integration.conf import celery_app
 from django_integration.testing.calls import Call, read_row
+from django_integration.upstream.celery import build_tracer
 
 if TYPE_CHECKING:
     from django_integration.models import CeleryOutbox

@@ -12,7 +12,7 @@ from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
 from django_integration.celery_hooks.fast_settings import WatchedSettings
-from django_integration.celery_hooks.tasks import OutboxTaskRegistry, is_direct
+from django_integration.celery_hooks.tasks import OutboxTaskRegistry, bypasses_outbox
 
 
 class OwnTask(Task):
@@ -23,7 +23,7 @@ class Watched(Task):
     """Knows whether its retry was kept out of the outbox."""
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
-        return is_direct()
+        return bypasses_outbox.get()
 
 
 class OtherRegistry(TaskRegistry):

@@ -1,8 +1,8 @@
-"""A channel in confirm mode that knows which of its messages the broker has taken.
+"""A channel in confirm mode that knows which of its messages the broker has answered for.
 
-One channel serves one exchange: what RabbitMQ closes a channel for (a missing or forbidden
-exchange) then concerns every message on it and no other, and happens before any of them is routed.
-Nothing here decides what to do about a failure; see `amqp` for that.
+One channel serves one exchange: RabbitMQ closes a channel for a missing or forbidden exchange, and
+that then concerns every message on it and no other, before any of them is routed. Nothing here
+decides what to do about a failure; see `pipeline` for that.
 """
 
 from __future__ import annotations
@@ -13,50 +13,47 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import ChannelError, error_for_code
 from kombu import Queue
-from kombu.transport.pyamqp import Channel
 
 from celery_outbox_steps.errors import Nacked, Unroutable
-from celery_outbox_steps.publishers.amqp.frames import as_amqp
+from celery_outbox_steps.upstream.amqp import Channel, Wire, as_amqp
 
 if TYPE_CHECKING:
     from celery_outbox_steps.messages import Message
 
 
 class Delivery:
-    """One message on its way: settled once its fate is known, with or without an error."""
+    """One message of a batch: answered once the broker took or refused it, or it can't be sent."""
 
-    __slots__ = ("error", "index", "mandatory", "message", "settled")
+    __slots__ = ("answered", "error", "index", "mandatory", "message")
 
     def __init__(self, index: int, message: Message) -> None:
         self.index = index
         self.message = message
-        self.mandatory = must_be_routed(message)
-        self.settled = False
+        self.answered = False
         self.error: Exception | None = None
+        # "No queue took it" is an error where the message names its queue. An exchange with no
+        # queue behind it is legal in Celery (a Broadcast without workers, a topic that has no
+        # subscribers) and stays legal here.
+        self.mandatory = (
+            message.mandatory
+            or not message.exchange
+            or any(isinstance(entity, Queue) for entity in message.declare)
+        )
 
-    def settle(self, error: Exception | None = None) -> None:
-        self.settled = True
+    def fail(self, error: Exception) -> None:
+        """Its answer is an error; the first one counts."""
+        self.answered = True
         self.error = self.error or error
 
 
-def must_be_routed(message: Message) -> bool:
-    """Whether "no queue took it" is a failure.
-
-    It is where the message names its queue. An exchange with no queue behind it is legal in Celery
-    (a Broadcast without workers, a topic that nobody listens to) and stays legal here.
-    """
-    return (
-        message.mandatory
-        or not message.exchange
-        or any(isinstance(entity, Queue) for entity in message.declare)
-    )
-
-
 class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hints
-    """Opened and in confirm mode from the start; gone for good after a channel error."""
+    """Opened and in confirm mode from the start; unusable after a channel error.
 
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection)
+    The underscored methods are py-amqp's hooks: see `upstream.amqp.CHANNEL_HOOKS`.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
         self.pending: dict[int, Delivery] = {}
         self.closed_by: Exception | None = None
         self._last_tag = 0
@@ -64,27 +61,27 @@ class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hint
         self.confirm_select()
 
     def expect(self, delivery: Delivery) -> None:
-        """Count a message that is about to be written: tags are the broker's count of them."""
+        """Note a message that is about to be written: its tag is the number of those before it."""
         self._last_tag += 1
         self.pending[self._last_tag] = delivery
 
     def write(self, message: Message, *, mandatory: bool) -> None:
-        """Leave it all to py-amqp: the slow way, for a transport that we don't know."""
+        """Let py-amqp write it: the slow way, for a transport that we don't know."""
         content = as_amqp(message)
         self._basic_publish(content, message.exchange, message.routing_key, mandatory=mandatory)
 
     def _on_basic_ack(self, delivery_tag: int, multiple: bool) -> None:  # noqa: FBT001
         for delivery in self._take(delivery_tag, multiple):
-            delivery.settle()
+            delivery.answered = True
 
     def _on_basic_nack(self, delivery_tag: int, multiple: bool) -> None:  # noqa: FBT001
         for delivery in self._take(delivery_tag, multiple):
-            delivery.settle(Nacked("the broker refused the message (basic.nack)"))
+            delivery.fail(Nacked("the broker refused the message (basic.nack)"))
 
     def _on_basic_return(
         self, reply_code: int, reply_text: str, exchange: str, routing_key: str, message: Any
     ) -> None:
-        # The broker returns first and acks afterwards, so the ack settles it, as a failure.
+        # The broker returns it first and acks it afterwards: with the ack it is answered.
         delivery = self._find_returned(routing_key, message)
         if delivery is not None:
             delivery.error = Unroutable(
@@ -108,8 +105,8 @@ class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hint
         return [pending.pop(each) for each in tags]
 
     def _find_returned(self, routing_key: str, message: Any) -> Delivery | None:
-        # Returns come in the order of publishing. Of two that are alike in all that is compared
-        # here either may be blamed: they are the same message twice.
+        # Returns come in the order of publishing. If two are equal in all that is compared here,
+        # they are the same message twice, and either may get the error.
         candidates = [
             delivery
             for delivery in self.pending.values()

@@ -1,9 +1,9 @@
 """One batch on one connection: everything is written at once, and a poison message fails alone.
 
-RabbitMQ answers a message that it refuses by closing the channel, and forgets to confirm what it
-has routed before: sent again, those would arrive twice. So what it closes a channel for is kept
-away from the rest. Every exchange has a channel of its own, a size that the broker has never
-accepted goes first and alone, and properties that the broker inspects go last and alone.
+RabbitMQ refuses a message by closing the channel, and then does not confirm what it has routed
+before: sent again, those messages would arrive twice. So a message that it may close a channel for
+is kept away from the rest. Every exchange has its own channel, a body larger than any that the
+broker has accepted goes first and alone, and properties that the broker checks go last and alone.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from amqp.exceptions import Blocked, ChannelError, NotFound
 
 from celery_outbox_steps.errors import ConfirmTimeout
 from celery_outbox_steps.publishers.amqp.channel import ConfirmChannel, Delivery
-from celery_outbox_steps.publishers.amqp.frames import publish_frames, supports_fast_path
+from celery_outbox_steps.publishers.amqp.frames import publish_frames
+from celery_outbox_steps.upstream.amqp import can_write_frames, write_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_outbox_steps.messages import Message
     from celery_outbox_steps.publishers.pool import Deadline
+    from celery_outbox_steps.upstream.amqp import Wire
 
 logger = logging.getLogger("celery_outbox")
 
 CHUNK = 64 * 1024
-"""Bytes per socket write. Small enough that confirms are read before anybody's buffer is full."""
+"""Bytes per socket write. Small enough that confirms are read before a socket's buffer is full."""
 MAX_CHANNELS = 64
 """Exchanges that keep a channel open on one connection."""
 LONGEST_EXPIRATION = 2**32 - 1
@@ -35,15 +37,15 @@ LONGEST_EXPIRATION = 2**32 - 1
 
 
 class ConnectionState:
-    """What is known of one connection, without keeping it alive."""
+    """What the publisher remembers of one connection, without keeping it alive."""
 
-    def __init__(self, wire: Any) -> None:
+    def __init__(self, wire: Wire) -> None:
         self.channels: WeakValueDictionary[str, ConfirmChannel] = WeakValueDictionary()
         self.accepted = -1
         """The largest body that the broker has taken: max_message_size can't be below it."""
         self.blocked = False
         """Whether the broker has told us to stop (memory or disk alarm)."""
-        self.supports_fast_path = supports_fast_path(wire)
+        self.can_write_frames = can_write_frames(wire)
         wire.on_blocked = self._note_blocked(wire.on_blocked, blocked=True)
         wire.on_unblocked = self._note_blocked(wire.on_unblocked, blocked=False)
 
@@ -57,87 +59,85 @@ class ConnectionState:
 
 
 class Pipeline:
-    """The choreography of one batch on one connection."""
+    """The order in which one batch goes out on one connection."""
 
-    def __init__(self, wire: Any, known: ConnectionState, deadline: Deadline) -> None:
+    def __init__(self, wire: Wire, state: ConnectionState, deadline: Deadline) -> None:
         self.wire = wire
-        self.known = known
+        self.state = state
         self.deadline = deadline
         self.lost: dict[str, Exception] = {}
         """Exchanges whose channel the broker closed during this batch, and why."""
         self._chunk: list[bytes] = []
         self._size = 0
 
-    def publish(self, deliveries: list[Delivery]) -> None:
-        """Settle every delivery, or raise what stopped the connection as a whole."""
-        plain: list[Delivery] = []
-        risky: list[Delivery] = []
+    def send_all(self, deliveries: list[Delivery]) -> None:
+        """Get an answer for every delivery, or raise what stopped the connection as a whole.
+
+        After a closed channel its unanswered messages go out again one by one. Some of them may
+        have been routed already, and then arrive twice. That takes an exchange that is deleted or a
+        permission that is lost while the batch is on its way, or a topic permission that forbids
+        one routing key of an exchange and not another.
+        """
+        together: list[Delivery] = []
+        alone: list[Delivery] = []
+        larger: list[Delivery] = []
         for each in deliveries:
-            (risky if _is_inspected(each.message) else plain).append(each)
-        self._prove_size(plain)
-        self._run([each for each in plain if not each.settled])
-        for each in risky:
-            self._alone(each)
+            if each.answered:
+                continue
+            if _is_checked_by_broker(each.message):
+                alone.append(each)
+                continue
+            together.append(each)
+            if len(each.message.body) > self.state.accepted:
+                larger.append(each)
+        self._try_largest(larger)
+        self._write(together)
+        self._await_confirms()
+        for each in together + alone:
+            if not each.answered:
+                self._send_alone(each)
 
     def await_unblocked(self) -> None:
         """Raise `Blocked` if the broker does not take messages again in time."""
-        while self.known.blocked:
+        while self.state.blocked:
             if self.deadline.passed() or not self._drain(self.deadline.left()):
                 self._refuse_if_blocked()
 
     def abandon(self) -> None:
-        """Forget what is on its way: its late confirms must not be taken for others'."""
-        for channel in self.known.channels.values():
+        """Forget the unconfirmed messages: late confirms must not count for other messages."""
+        for channel in self.state.channels.values():
             channel.pending.clear()
-        self.known.channels = WeakValueDictionary()
+        self.state.channels = WeakValueDictionary()
 
-    def _prove_size(self, deliveries: list[Delivery]) -> None:
-        """Let the largest go first if it is larger than anything that the broker ever took."""
-        largest_first = sorted(
-            (each for each in deliveries if len(each.message.body) > self.known.accepted),
-            key=lambda each: len(each.message.body),
-            reverse=True,
-        )
-        for each in largest_first:
-            if self._alone(each):
-                self.known.accepted = len(each.message.body)
+    def _try_largest(self, larger: list[Delivery]) -> None:
+        """Send the largest first: if the broker takes it, it also takes the size of the others."""
+        for each in sorted(larger, key=lambda each: len(each.message.body), reverse=True):
+            if self._send_alone(each):
+                self.state.accepted = len(each.message.body)
                 return
 
-    def _run(self, deliveries: list[Delivery]) -> None:
-        """All at once; one by one those that a closed channel left undecided.
-
-        Of those some may have been routed already, so they may arrive twice. By construction that
-        takes an exchange that is deleted, or a permission that is lost, while the batch is on its
-        way, or a topic permission that forbids one routing key of an exchange and not another.
-        """
-        self._write(deliveries)
-        self._await_confirms()
-        for each in deliveries:
-            if not each.settled:
-                self._alone(each)
-
-    def _alone(self, delivery: Delivery) -> bool:
-        """Publish one message with its own confirm. True if the broker looked at it and took it."""
+    def _send_alone(self, delivery: Delivery) -> bool:
+        """Send one message and wait for its confirm. True if the broker accepted its size."""
         exchange = delivery.message.exchange
         error = self.lost.pop(exchange, None)
         if isinstance(error, NotFound):
-            # Nobody can publish there: no need to have the channel closed for each of them.
+            # True for every message to that exchange: don't have the channel closed for each.
             self.lost[exchange] = error
-            delivery.settle(error)
+            delivery.fail(error)
             return False
         if not self._write([delivery]):
             return False
         self._await_confirms()
-        if not delivery.settled:
-            delivery.settle(self.lost[exchange])
+        if not delivery.answered:
+            delivery.fail(self.lost[exchange])
             return False
         return True
 
     def _write(self, deliveries: Iterable[Delivery]) -> int:
-        """Write what can be written and count it; confirms that arrive are taken in between."""
+        """Write what can be written and count it; confirms that arrive are read in between."""
         count = 0
         for delivery in deliveries:
-            frames = self._frames(delivery)
+            frames = None if delivery.answered else self._frames(delivery)
             if frames is not None:
                 count += 1
                 self._chunk.append(frames)
@@ -148,41 +148,37 @@ class Pipeline:
         return count
 
     def _frames(self, delivery: Delivery) -> bytes | None:
-        """What to write for it. None if it can't be sent: encoded, or on a channel that is lost."""
-        exchange = delivery.message.exchange
-        if exchange in self.lost:
+        """What to write for it. None if it can't be encoded, or its exchange's channel is lost."""
+        message, mandatory = delivery.message, delivery.mandatory
+        if message.exchange in self.lost:
             return None
-        channel = self._channel(exchange)
+        channel, frames = self._channel(message.exchange), b""
         try:
-            frames = self._encode(delivery, channel)
+            if self.state.can_write_frames:
+                frame_max = self.wire.frame_max
+                frames = publish_frames(message, channel.channel_id, frame_max, mandatory=mandatory)
+            else:
+                channel.write(message, mandatory=mandatory)
         except Exception as exc:
             if not self.wire.connected:
                 raise
-            delivery.settle(exc)
+            delivery.fail(exc)
             return None
         channel.expect(delivery)
         return frames
 
-    def _encode(self, delivery: Delivery, channel: ConfirmChannel) -> bytes:
-        message, mandatory = delivery.message, delivery.mandatory
-        if self.known.supports_fast_path:
-            frame_max = self.wire.frame_max
-            return publish_frames(message, channel.channel_id, frame_max, mandatory=mandatory)
-        channel.write(message, mandatory=mandatory)
-        return b""
-
     def _channel(self, exchange: str) -> ConfirmChannel:
-        channel = self.known.channels.get(exchange)
+        channel = self.state.channels.get(exchange)
         if channel is None or not channel.is_open:
-            if len(self.known.channels) >= MAX_CHANNELS:
+            if len(self.state.channels) >= MAX_CHANNELS:
                 self._close_a_channel()
-            channel = self.known.channels[exchange] = ConfirmChannel(self.wire)
+            channel = self.state.channels[exchange] = ConfirmChannel(self.wire)
         return channel
 
     def _close_a_channel(self) -> None:
         self._flush()
         self._await_confirms()
-        _, channel = self.known.channels.popitem()
+        _, channel = self.state.channels.popitem()
         channel.close()
 
     def _flush(self) -> None:
@@ -190,23 +186,23 @@ class Pipeline:
         self._chunk, self._size = [], 0
         if data:
             self.await_unblocked()
-            self.wire.transport.write(data)
-            self.wire.bytes_sent += 1
+            write_frames(self.wire, data)
         while self._drain(timeout=0):
             pass
 
     def _await_confirms(self) -> None:
-        while any(channel.pending for channel in self.known.channels.values()):
-            if self.deadline.passed() or not self._drain(self.deadline.left()):
-                self._refuse_if_blocked()
-                raise ConfirmTimeout("the broker did not confirm in time (send_timeout)")
+        for channel in list(self.state.channels.values()):
+            while channel.pending:
+                if self.deadline.passed() or not self._drain(self.deadline.left()):
+                    self._refuse_if_blocked()
+                    raise ConfirmTimeout("the broker did not confirm in time (send_timeout)")
 
     def _refuse_if_blocked(self) -> None:
-        if self.known.blocked:
+        if self.state.blocked:
             raise Blocked("the broker blocks publishers: a memory or disk alarm")
 
     def _drain(self, timeout: float) -> bool:
-        """Take one event from the connection. False if there was none within `timeout`."""
+        """Handle one event of the connection. False if there was none within `timeout`."""
         try:
             self.wire.drain_events(timeout=timeout)
         except TimeoutError:
@@ -219,18 +215,15 @@ class Pipeline:
                 extra={"event": "celery_outbox_other_channel_closed"},
                 exc_info=True,
             )
-        self._notice_closed_channels()
-        return True
-
-    def _notice_closed_channels(self) -> None:
-        for exchange, channel in list(self.known.channels.items()):
+        for exchange, channel in list(self.state.channels.items()):
             if channel.closed_by is not None:
                 self.lost[exchange] = channel.closed_by
-                del self.known.channels[exchange]
+                del self.state.channels[exchange]
+        return True
 
 
-def _is_inspected(message: Message) -> bool:
-    """Whether RabbitMQ checks something in it that it closes the channel for."""
+def _is_checked_by_broker(message: Message) -> bool:
+    """Whether it has a property that RabbitMQ checks, and closes the channel for if it is wrong."""
     properties, headers = message.properties, message.headers
     return (
         "user_id" in properties

@@ -21,12 +21,10 @@ from django.db import OperationalError, ProgrammingError, connection, connection
 from django.test.utils import override_settings
 
 from django_integration import OutboxCelery
-from django_integration.celery_hooks.fast_settings import (
-    MAP_BY_MAP,
-    FastDjangoSettings,
-    FastSettings,
-)
+from django_integration.celery_hooks.fast_settings import FastSettings
 from django_integration.enqueue.enqueuer import TransactionRequired
+from django_integration.upstream.celery import LOOKS_MAP_BY_MAP
+from django_integration.upstream.django import FastDjangoSettings
 from tests.proj.relaying import messages, rows
 
 if TYPE_CHECKING:
@@ -221,7 +219,7 @@ def spellings() -> list[str]:
     return [each for name in names for each in (name, f"CELERY_{name.upper()}", name.upper())]
 
 
-@pytest.mark.skipif(not MAP_BY_MAP, reason="this Celery is left to look up settings by itself")
+@pytest.mark.skipif(not LOOKS_MAP_BY_MAP, reason="this Celery looks up settings by itself")
 @pytest.mark.parametrize("namespace", ["CELERY", None])
 def test_every_setting_is_what_celery_itself_says(namespace: str | None) -> None:
     """Including those that there are not, and what was changed later on."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kombu import Exchange, Queue
 from kombu.serialization import dumps
 
-from celery_outbox_steps import envelope
+from celery_outbox_steps import entities
 from tests.proj.relaying import messages, rows
 
 if TYPE_CHECKING:
@@ -182,16 +182,16 @@ def test_queues_built_per_call_leave_nothing_behind(
     with transaction.atomic():
         call(0)
         gc.collect()
-        before = len(envelope._texts)
+        before = len(entities._texts)
         for number in range(1, 300):
             call(number)
         gc.collect()
-        assert len(envelope._texts) == before
+        assert len(entities._texts) == before
         transaction.set_rollback(True)
 
 
 def test_a_queue_that_reuses_the_memory_of_another_is_described_anew() -> None:
     seen = set()
     for number in range(2000):
-        seen.add(envelope._entity_text(Queue(f"queue-{number}")))
+        seen.add(entities.text_of_entity(Queue(f"queue-{number}")))
     assert len(seen) == 2000

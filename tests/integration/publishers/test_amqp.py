@@ -392,7 +392,7 @@ def test_a_transport_that_we_do_not_know_is_written_to_by_pyamqp(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "celery_outbox_steps.publishers.amqp.pipeline.supports_fast_path", lambda wire: False
+        "celery_outbox_steps.publishers.amqp.pipeline.can_write_frames", lambda wire: False
     )
     queue = broker.queue()
     messages = [task_message(queue.name) for _ in range(500)]

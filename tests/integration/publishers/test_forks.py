@@ -10,8 +10,7 @@ import billiard
 import pytest
 from celery import Celery
 
-from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.worker import forks
+from celery_outbox_steps.publishers import pool, publisher_for
 from tests import helpers
 from tests.integration.publishers.conftest import Broker, task_message
 from tests.services.private import free_port
@@ -62,7 +61,7 @@ def test_a_hundred_forks_on_one_connection(broker: Broker) -> None:
 def test_without_the_shield_a_fork_ends_the_connection(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forks, "shield", lambda connection: None)
+    monkeypatch.setattr(pool, "shield", lambda connection: None)
     queue = broker.queue()
     _, ports = publish_between_forks(broker, queue, 5)
     assert len(ports) > 1

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from datetime import datetime, timezone
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from amqp import Channel, Connection, spec
+from amqp import spec
 from amqp.basic_message import Message as AmqpMessage
 from amqp.exceptions import ContentTooLarge
 from amqp.method_framing import frame_writer
 from amqp.serialization import dumps
-from amqp.transport import SSLTransport, TCPTransport
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celery_outbox_steps.messages import Message
-from celery_outbox_steps.publishers.amqp.channel import ConfirmChannel
 from celery_outbox_steps.publishers.amqp.frames import publish_frames
 from tests.integration.publishers.conftest import task_message
 
@@ -166,24 +163,3 @@ def test_headers_larger_than_a_frame_are_refused_before_they_break_the_connectio
         message = task_message("q", headers={"huge": "h" * 131072, "extra": extra})
         with pytest.raises(ContentTooLarge, match="frame_max is 131072"):
             publish_frames(message, 1, 131072, mandatory=True)
-
-
-def test_what_we_use_inside_pyamqp_is_still_there() -> None:
-    """If this fails, py-amqp has changed: read `frames` and `confirms` again before releasing."""
-    assert [name for name, _ in AmqpMessage.PROPERTIES] == [
-        "content_type", "content_encoding", "application_headers", "delivery_mode", "priority",
-        "correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type", "user_id",
-        "app_id", "cluster_id",
-    ]  # fmt: skip
-    assert {kind for _, kind in AmqpMessage.PROPERTIES} == {"s", "F", "o", "L"}
-    assert list(inspect.signature(frame_writer).parameters)[:2] == ["connection", "transport"]
-    for name in ("_on_basic_ack", "_on_basic_nack", "_on_basic_return", "_on_close"):
-        theirs = list(inspect.signature(getattr(Channel, name)).parameters)
-        assert list(inspect.signature(getattr(ConfirmChannel, name)).parameters) == theirs
-        assert f"self.{name}" in inspect.getsource(Channel._setup_listeners)
-    assert callable(Channel.collect)
-    assert "channel_id" in inspect.getsource(Channel.collect)
-    for transport in (TCPTransport, SSLTransport):
-        assert callable(transport.write)
-    assert {"on_blocked", "on_unblocked", "frame_max"} <= set(Connection().__dict__)
-    assert Connection.bytes_sent == 0

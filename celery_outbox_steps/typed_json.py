@@ -1,0 +1,59 @@
+"""JSON that keeps bytes, datetimes and decimals: AMQP has types of its own for these three.
+
+Other values are written as kombu's JSON writes them. `loads` answers with a dictionary or raises:
+the text comes from a row, and is not trusted.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.json import JSONEncoder
+
+from celery_outbox_steps.errors import EnvelopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TYPE = "\x00"
+"""The key that marks a value with a type. No sane header has it."""
+_IN_TEXT = '"\\u0000"'
+
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "bytes": base64.b64decode,
+    "datetime": datetime.fromisoformat,
+    "decimal": Decimal,
+}
+
+
+def dumps(fields: dict[str, Any]) -> str:
+    """The fields as ASCII text."""
+    return json.dumps(fields, default=_with_type)
+
+
+def loads(text: str) -> dict[str, Any]:
+    """The fields of a text. `EnvelopeError` if it is another kind of JSON."""
+    fields = json.loads(text, object_hook=_without_type if _IN_TEXT in text else None)
+    if not isinstance(fields, dict):
+        raise EnvelopeError("options must be an object")
+    return fields
+
+
+def _with_type(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {_TYPE: "bytes", "value": base64.b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return {_TYPE: "datetime", "value": value.isoformat()}
+    if isinstance(value, Decimal):
+        return {_TYPE: "decimal", "value": str(value)}
+    return JSONEncoder().default(value)
+
+
+def _without_type(value: dict[str, Any]) -> Any:
+    if value.keys() != {_TYPE, "value"}:
+        return value
+    return _FROM_TEXT[value[_TYPE]](value["value"])
