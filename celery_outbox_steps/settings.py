@@ -194,12 +194,11 @@ SETTINGS = (
         MAYBE_DOTTED,
         "Dotted path of `(task_name, args, kwargs) -> (args, kwargs)`: what people may see.",
     ),
-    Setting("structlog_enabled", True, BOOLEAN, "Catch structlog's context variables."),
     Setting(
         "structlog_context_keys",
         None,
         MAYBE_NAMES,
-        "Catch only these context variables. Default: all.",
+        "structlog's context variables to store with a call; an empty list: none. Default: all.",
     ),
     Setting(
         "metrics",
@@ -207,14 +206,14 @@ SETTINGS = (
         MAYBE_DOTTED,
         'Dotted path of a function that takes the app and returns a metrics sink, or "datadog".',
         flag=True,
-        aliases={"datadog": "django_integration.datadog:sink"},
+        aliases={"datadog": "celery_outbox_steps.observe.recorders.datadog:sink"},
     ),
-    Setting("metrics_task_tag", True, BOOLEAN, "Tag the message counters with the task's name."),
     Setting(
         "metrics_task_names",
         None,
         MAYBE_NAMES,
-        "Task names and fnmatch patterns to tag as they are; all others as `other`. Default: all.",
+        "Task names and fnmatch patterns to tag the message counters with; all others are `other`. "
+        "An empty list: no tag. Default: all.",
     ),
     Setting(
         "sample_interval",
@@ -222,12 +221,6 @@ SETTINGS = (
         SECONDS,
         "Seconds between two looks at the table for the gauges.",
         flag=True,
-    ),
-    Setting(
-        "log_tracebacks",
-        True,
-        BOOLEAN,
-        "Log tracebacks with the errors of the relay, of metrics sinks and of signal receivers.",
     ),
 )
 
@@ -299,7 +292,6 @@ class RelayConfig:
     liveness_file: str | None = _default("liveness_file")
     declare: bool = _default("declare")
     sample_interval: float = _default("sample_interval")
-    log_tracebacks: bool = _default("log_tracebacks")
 
     @classmethod
     def from_app(cls, app: Any) -> RelayConfig:

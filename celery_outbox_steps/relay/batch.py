@@ -8,6 +8,7 @@ from celery_outbox_steps.messages import Deferred, Outcome, Published
 
 if TYPE_CHECKING:
     from celery_outbox_steps.messages import ClaimedMessage
+    from celery_outbox_steps.observe.recorder import Recorders
     from celery_outbox_steps.store import Store
 
 
@@ -54,11 +55,12 @@ class Batch:
             if row.orphaned or row.id in self.suspects:
                 self.add(Deferred(row, "it was in flight when a batch was interrupted", 0.0))
 
-    def settle(self, store: Store, relay_id: str) -> None:
+    def settle(self, store: Store, relay_id: str, recorders: Recorders) -> None:
         """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""
         if self._unsettled:
             self.fenced += store.settle(self._unsettled, relay_id)
-            self._unsettled = []
+            settled, self._unsettled = self._unsettled, []
+            recorders.report_settled(store, settled)
 
     def shares_rows_with(self, other: Batch) -> bool:
         return not {row.id for row in self.rows}.isdisjoint(row.id for row in other.rows)

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import BatchResult, Dead, Deferred, Published, Retry
-from celery_outbox_steps.observe import tracing
-from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
 from celery_outbox_steps.relay.batch import Batch
 from celery_outbox_steps.relay.policy import Breaker, time_passed
 from celery_outbox_steps.relay.publish import PublishStep
@@ -65,7 +64,9 @@ class Relay:
         hurry: Callable[[], bool] = never,
         claim_ahead: bool = False,
         clock: Callable[[], float] = time_passed,
+        recorders: Recorders = NO_RECORDERS,
     ) -> None:
+        self.recorders = recorders
         self.breaker = Breaker(config.broker_outage_cooldown)
         self._store = store
         self._publisher = publisher
@@ -75,7 +76,7 @@ class Relay:
         self._claim_ahead = claim_ahead
         self._clock = clock
         self._publish = PublishStep(
-            app, store, publisher, config, relay_id, hurry=hurry, clock=clock
+            app, store, publisher, config, relay_id, hurry=hurry, clock=clock, recorders=recorders
         )
         self._limit = config.batch_size
         self._batch: Batch | None = None
@@ -109,7 +110,7 @@ class Relay:
         batch = self._batch = self._next()
         if batch is None or self._clock() + self._config.send_timeout >= batch.send_before:
             return  # the claim waited for a lock, or the process was frozen
-        with tracing.around(batch.rows), self._claiming_ahead(batch):
+        with self.recorders.publishing(batch.rows), self._claiming_ahead(batch):
             self._publish.run(batch)
         batch.duration = self._clock() - batch.claimed_at
         self._tell_breaker(batch)
@@ -122,7 +123,7 @@ class Relay:
             return BatchResult()
         batch.keep_suspects_apart()
         try:
-            batch.settle(self._store, self._relay_id)
+            batch.settle(self._store, self._relay_id, self.recorders)
             if batch.unsent:
                 self._store.release(list(batch.unsent), self._relay_id)
         except Exception:

@@ -22,7 +22,7 @@ from celery_outbox_steps.errors import (
     StoreNotReady,
 )
 from celery_outbox_steps.observe.metrics import meter_for
-from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import BY_NAME, RelayConfig, read, validate
 from celery_outbox_steps.store import load_stores
 from celery_outbox_steps.worker import control  # noqa: F401  registers the remote control commands
@@ -146,19 +146,18 @@ def _apply_flags(app: Any, flags: dict[str, Any]) -> None:
 def _services(worker: Any) -> list[RelayService]:
     app = worker.app
     validate(app.conf)
-    config, meter = RelayConfig.from_app(app), meter_for(app)
-    stores = load_stores(app)
+    config, stores = RelayConfig.from_app(app), load_stores(app)
+    recorders = recorders_for(app, meter_for(app))
     for store in stores:
         _refuse_blocking_driver(worker, store)
-        _check(store)
+        recorders.run_untraced(_check, store)
     several = len(stores) > 1
     return [
-        RelayService(app, store, _own_liveness_file(config, store, several=several), meter)
+        RelayService(app, store, _own_liveness_file(config, store, several=several), recorders)
         for store in stores
     ]
 
 
-@untraced
 def _check(store: Store) -> None:
     """Refuse what waiting can't mend. A database that is only away must not keep a worker down."""
     try:

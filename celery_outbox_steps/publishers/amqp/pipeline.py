@@ -8,13 +8,13 @@ accepted goes first and alone, and properties that the broker inspects go last a
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from amqp.exceptions import Blocked, ChannelError, NotFound
 
 from celery_outbox_steps.errors import ConfirmTimeout
+from celery_outbox_steps.observe.log import log
 from celery_outbox_steps.publishers.amqp.channel import ConfirmChannel, Delivery
 from celery_outbox_steps.publishers.amqp.frames import publish_frames, supports_fast_path
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import Message
     from celery_outbox_steps.publishers.pool import Deadline
 
-logger = logging.getLogger("celery_outbox")
 
 CHUNK = 64 * 1024
 """Bytes per socket write. Small enough that confirms are read before anybody's buffer is full."""
@@ -214,11 +213,7 @@ class Pipeline:
         except ChannelError:
             if not self.wire.connected:
                 raise
-            logger.debug(
-                "celery_outbox_other_channel_closed: not one of the relay's; publishing goes on",
-                extra={"event": "celery_outbox_other_channel_closed"},
-                exc_info=True,
-            )
+            log("celery_outbox_other_channel_closed", exc_info=True)
         self._notice_closed_channels()
         return True
 
