@@ -267,8 +267,10 @@ def meant_by(name: str) -> str:
 
 def nearest(name: str) -> str | None:
     """The known setting that an unknown `CELERY_OUTBOX_*` name was probably meant to be."""
-    known = [setting.django_name for setting in SETTINGS]
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+    # Without the prefix, which would make everything look alike.
+    known = {setting.name.upper(): setting.django_name for setting in SETTINGS}
+    own = name.removeprefix("CELERY_OUTBOX_")
+    return next((known[each] for each in difflib.get_close_matches(own, known, 1, 0.5)), None)
 
 
 def _default(name: str) -> Any:

@@ -51,7 +51,7 @@ class Recorder:
     def around_tick(self) -> Around:
         """The relay talks to the database and the broker. Suppress what would be spans of its own.
 
-        Code of the project inside of it runs as if it were outside (`traced`).
+        Code of the project that is called meanwhile runs as if outside (`traced`).
         """
 
     def around_publishing(self, rows: Sequence[ClaimedMessage]) -> Around:

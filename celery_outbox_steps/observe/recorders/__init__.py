@@ -26,7 +26,7 @@ def recorders_for(app: Any, meter: Meter | None = None) -> Recorders:
 
 
 def _recorders(app: Any, meter: Meter | None) -> Iterator[Recorder]:
-    # The order in which they surround something: each is inside of the one before.
+    # The order in which they surround something: each inside the one before.
     yield Structlog(read(app.conf, "structlog_context_keys"))
     yield OpenTelemetry()
     yield Ddtrace()
