@@ -41,16 +41,16 @@ class Journal:
         self.last_published: float | None = None
 
     def started(self, **fields: Any) -> None:
-        self._log("celery_outbox_relay_started", **fields)
+        self._event("celery_outbox_relay_started", **fields)
 
     def stopped(self, **fields: Any) -> None:
-        self._log("celery_outbox_relay_stopped", **fields)
+        self._event("celery_outbox_relay_stopped", **fields)
 
     def paused(self, reason: str) -> None:
-        self._log("celery_outbox_relay_paused", reason=reason)
+        self._event("celery_outbox_relay_paused", reason=reason)
 
     def resumed(self) -> None:
-        self._log("celery_outbox_relay_resumed")
+        self._event("celery_outbox_relay_resumed")
 
     def batch(self, result: BatchResult) -> None:
         """Everything that one tick did."""
@@ -58,12 +58,12 @@ class Journal:
             return
         self._count(result)
         self._recorders.report_batch(self._database, result)
-        self._broker(result)
+        self._note_outage(result)
         for outcome in result.outcomes:
             if isinstance(outcome, (Retry, Dead)):
-                self._failure(outcome)
+                self._note_failure(outcome)
         if result.fenced:
-            self._log("celery_outbox_fenced", rows=result.fenced)
+            self._event("celery_outbox_fenced", rows=result.fenced)
 
     def sampled(self, sample: Sample) -> None:
         self._recorders.report_sample(self._database, sample)
@@ -75,7 +75,7 @@ class Journal:
         news = self._is_news(error, failures)
         if news:
             self._recorders.report_error(error, ERROR_LOGGER, self._fields)
-        self._log(
+        self._event(
             "celery_outbox_relay_error",
             self.last_error,
             pause,
@@ -88,12 +88,12 @@ class Journal:
     def recovered(self, failures: int) -> None:
         since = monotonic() - QUIET
         self._reported = {kind: at for kind, at in self._reported.items() if at > since}
-        self._log("celery_outbox_relay_recovered", failures=failures)
+        self._event("celery_outbox_relay_recovered", failures=failures)
 
     def liveness_failed(self, error: Exception) -> None:
         """Said once: a full disk must not fill the log as well."""
         if not self.counters["liveness_errors"]:
-            self._log("celery_outbox_liveness_failed", str(error))
+            self._event("celery_outbox_liveness_failed", str(error))
         self.counters["liveness_errors"] += 1
 
     def rate(self) -> float:
@@ -132,18 +132,18 @@ class Journal:
         self._reported[kind] = monotonic()
         return True
 
-    def _broker(self, result: BatchResult) -> None:
+    def _note_outage(self, result: BatchResult) -> None:
         """Said when the broker goes and when it comes back, not for each batch in between."""
         if result.outage and not self._away:
-            self._log("celery_outbox_broker_unavailable", result.outage, rows=result.deferred)
+            self._event("celery_outbox_broker_unavailable", result.outage, rows=result.deferred)
         elif self._away and result.published and not result.outage:
-            self._log("celery_outbox_broker_recovered")
+            self._event("celery_outbox_broker_recovered")
         if result.outage:
             self.last_error, self._away = result.outage, True
         elif result.published:
             self._away = False
 
-    def _failure(self, outcome: Retry | Dead) -> None:
+    def _note_failure(self, outcome: Retry | Dead) -> None:
         """In the context of the caller, so that its request id stands in the line."""
         message, self.last_error = outcome.message, outcome.error
         fields: dict[str, Any] = {
@@ -155,13 +155,13 @@ class Journal:
         args = (message.task_name, message.task_id, outcome.error)
         with self._recorders.about(message):
             if isinstance(outcome, Dead):
-                self._log("celery_outbox_dead_letter", *args, **fields)
+                self._event("celery_outbox_dead_letter", *args, **fields)
             else:
                 delay = outcome.delay
-                self._log("celery_outbox_publish_failed", *args, delay, delay=delay, **fields)
+                self._event("celery_outbox_publish_failed", *args, delay, delay=delay, **fields)
 
-    def _log(self, event: str, *args: Any, **options: Any) -> None:
-        log(event, *args, **self._fields, **options)
+    def _event(self, name: str, *args: Any, **options: Any) -> None:
+        log(name, *args, **self._fields, **options)
 
 
 def _attempts(outcome: Retry | Dead) -> int:

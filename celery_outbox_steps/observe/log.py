@@ -195,6 +195,7 @@ EVENTS = {name: event for section in SECTIONS.values() for name, event in sectio
 
 def log(
     name: str,
+    /,
     *args: Any,
     level: int | None = None,
     exc_info: BaseException | bool | None = None,

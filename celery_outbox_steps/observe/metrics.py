@@ -95,7 +95,7 @@ class Metrics(Recorder):
         self._meter = meter
 
     def on_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
-        self._meter.messages(
+        self._meter.count_messages(
             {("messages.enqueued", name): count for name, count in counts.items()}, database
         )
 
@@ -104,22 +104,22 @@ class Metrics(Recorder):
         counts = Counter(
             (METRIC_OF[type(each)], each.message.task_name) for each in result.outcomes
         )
-        self._meter.messages(counts, database)
+        self._meter.count_messages(counts, database)
         if result.fenced:
-            self._meter.increment("messages.fenced", result.fenced, tags)
-        self._meter.gauge("batch.size", result.claimed, tags)
-        self._meter.timing("batch.duration_ms", result.duration * 1000, tags)
+            self._meter.count("messages.fenced", result.fenced, tags)
+        self._meter.measure("batch.size", result.claimed, tags)
+        self._meter.time("batch.duration_ms", result.duration * 1000, tags)
         waits = [each.message.waited for each in result.outcomes if isinstance(each, Published)]
         if waits:
             mean, longest = sum(waits) / len(waits) + result.duration, max(waits) + result.duration
-            self._meter.timing("publish.latency_ms", mean * 1000, tags)
-            self._meter.timing("publish.latency_max_ms", longest * 1000, tags)
+            self._meter.time("publish.latency_ms", mean * 1000, tags)
+            self._meter.time("publish.latency_max_ms", longest * 1000, tags)
 
     def on_sample(self, database: str, sample: Sample) -> None:
         tags = {"database": database}
-        self._meter.gauge("queue.depth", sample.depth, tags)
-        self._meter.gauge("dead_letter.count", sample.dead_letters, tags)
-        self._meter.gauge("oldest_pending_age_seconds", sample.oldest_pending_seconds, tags)
+        self._meter.measure("queue.depth", sample.depth, tags)
+        self._meter.measure("dead_letter.count", sample.dead_letters, tags)
+        self._meter.measure("oldest_pending_age_seconds", sample.oldest_pending_seconds, tags)
 
 
 class Meter:
@@ -131,22 +131,22 @@ class Meter:
         self._failed = False
         self._shown = lru_cache(maxsize=1024)(self._tag_of)
 
-    def messages(self, counts: Mapping[tuple[str, str], int], database: str) -> None:
+    def count_messages(self, counts: Mapping[tuple[str, str], int], database: str) -> None:
         """Report counters by (metric, task name): one call of the sink per tag left."""
         totals: Counter[tuple[str, str | None]] = Counter()
         for (metric, task_name), count in counts.items():
             totals[metric, self._shown(task_name)] += count
         for (metric, shown), total in totals.items():
             tags = {"database": database}
-            self.increment(metric, total, tags if shown is None else {**tags, "task_name": shown})
+            self.count(metric, total, tags if shown is None else {**tags, "task_name": shown})
 
-    def increment(self, name: str, value: int, tags: Mapping[str, str]) -> None:
+    def count(self, name: str, value: int, tags: Mapping[str, str]) -> None:
         self._call("increment", name, value, tags)
 
-    def gauge(self, name: str, value: float, tags: Mapping[str, str]) -> None:
+    def measure(self, name: str, value: float, tags: Mapping[str, str]) -> None:
         self._call("gauge", name, value, tags)
 
-    def timing(self, name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
+    def time(self, name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
         self._call("timing", name, milliseconds, tags)
 
     def _tag_of(self, task_name: str) -> str | None:

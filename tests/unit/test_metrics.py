@@ -58,7 +58,7 @@ def conf(**values: Any) -> Any:
 
 def test_counters_carry_the_task_name() -> None:
     sink = Kept()
-    Meter(sink).messages(COUNTS, "default")
+    Meter(sink).count_messages(COUNTS, "default")
     assert sink.calls == [
         ("messages.published", 3, "shop.ship_order"),
         ("messages.published", 2, "shop.bill_order"),
@@ -68,13 +68,13 @@ def test_counters_carry_the_task_name() -> None:
 
 def test_with_an_empty_list_there_is_no_tag_and_counters_are_added_up() -> None:
     sink = Kept()
-    Meter(sink, task_names=()).messages(COUNTS, "default")
+    Meter(sink, task_names=()).count_messages(COUNTS, "default")
     assert sink.calls == [("messages.published", 5, None), ("messages.failed", 1, None)]
 
 
 def test_the_allow_list_takes_names_and_patterns() -> None:
     sink = Kept()
-    Meter(sink, task_names=("mail.*", "shop.ship_order")).messages(COUNTS, "default")
+    Meter(sink, task_names=("mail.*", "shop.ship_order")).count_messages(COUNTS, "default")
     assert sink.calls == [
         ("messages.published", 3, "shop.ship_order"),
         ("messages.published", 2, "other"),
@@ -103,9 +103,9 @@ def test_every_metric_of_the_catalogue_is_sent_with_its_kind_and_tags_and_no_oth
 def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     meter = Meter(Broken())  # type: ignore[arg-type]
     with caplog.at_level(logging.DEBUG, "celery_outbox"):
-        meter.messages(COUNTS, "default")
-        meter.gauge("queue.depth", 1, {})
-        meter.timing("batch.duration_ms", 1.0, {})
+        meter.count_messages(COUNTS, "default")
+        meter.measure("queue.depth", 1, {})
+        meter.time("batch.duration_ms", 1.0, {})
     (record,) = caplog.records
     assert record.__dict__["event"] == "celery_outbox_metrics_failed"
     assert record.exc_info is not None
@@ -120,7 +120,7 @@ def test_the_sink_is_a_dotted_path_or_a_callable() -> None:
     sink = Kept()
     meter = meter_for(conf(metrics=lambda app: sink, metrics_task_names=[]))
     assert meter is not None
-    meter.messages(COUNTS, "default")
+    meter.count_messages(COUNTS, "default")
     assert sink.calls[0] == ("messages.published", 5, None)
 
 

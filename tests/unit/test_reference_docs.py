@@ -37,7 +37,7 @@ def source() -> dict[Path, str]:
 def test_every_event_that_is_logged_is_in_the_table_and_every_one_of_the_table_is_logged() -> None:
     texts = [text for path, text in source().items() if path != TABLE]
     logged = {name for text in texts for name in re.findall(r'\blog\(\s*"([^"]*)"', text)}
-    logged |= {name for text in texts for name in re.findall(r'\b_log\(\s*"([^"]*)"', text)}
+    logged |= {name for text in texts for name in re.findall(r'\b_event\(\s*"([^"]*)"', text)}
     assert logged == set(EVENTS)
 
 
