@@ -11,6 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
+class CallerContext(NamedTuple):
+    """What surrounded a call and is kept with its row. Field names are column names."""
+
+    sentry_trace_id: str | None = None
+    sentry_baggage: str | None = None
+    structlog_context: str | None = None
+
+
+NO_CONTEXT = CallerContext()
+
+
 class ClaimedMessage(NamedTuple):
     """One row, leased to this relay. Its texts are the envelope's: unparsed, untrusted."""
 
@@ -46,6 +57,11 @@ class ClaimedMessage(NamedTuple):
         return self.attempted or self.may_kill
 
 
+CALLER_CONTEXT = slice(
+    ClaimedMessage._fields.index(CallerContext._fields[0]),
+    ClaimedMessage._fields.index(CallerContext._fields[-1]) + 1,
+)
+"""Where a claimed row has the fields of `CallerContext`."""
 CONTENTS = ("args", "kwargs", "options", "payload")
 """The fields that hold the message, and that may be large."""
 

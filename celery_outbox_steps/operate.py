@@ -14,6 +14,7 @@ from typing import Any
 
 from celery_outbox_steps.errors import OutboxError, StoreError
 from celery_outbox_steps.messages import BatchResult
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.settings import RelayConfig, read
@@ -138,7 +139,7 @@ def _purge_dead_letters(plan: PurgePlan, store: OperatorStore) -> int:
 def _batches(app: Any, store: RelayStore) -> Generator[BatchResult, None, None]:
     config = RelayConfig.from_app(app)
     publisher = publisher_for(app, config.declare)
-    relay = Relay(app, store, publisher, config, new_relay_id())
+    relay = Relay(app, store, publisher, config, new_relay_id(), recorders=recorders_for(app))
     try:
         while (result := relay.run_once()).claimed:
             yield result

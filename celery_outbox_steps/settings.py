@@ -244,7 +244,7 @@ SETTINGS = (
         "structlog_context_keys",
         None,
         MAYBE_NAMES,
-        "Store only these context variables. Default: all of them.",
+        "Store only these context variables of structlog. An empty list: none. Default: all.",
     ),
     Setting(
         "metrics",
@@ -253,21 +253,14 @@ SETTINGS = (
         'Dotted path of a function that takes the app and returns a metrics sink, or "datadog". '
         "Default: no metrics.",
         flag=True,
-        aliases={"datadog": "django_integration.datadog:sink"},
-    ),
-    Setting(
-        "metrics_task_tag",
-        True,
-        BOOLEAN,
-        "Tag the message counters with the task name. Without it there is one time series per "
-        "counter and database.",
+        aliases={"datadog": "celery_outbox_steps.observe.recorders.datadog:sink"},
     ),
     Setting(
         "metrics_task_names",
         None,
         MAYBE_NAMES,
-        "Task names and fnmatch patterns to use as tags; all other tasks are tagged `other`. "
-        "Default: every task has its own tag.",
+        "Task names and fnmatch patterns to use as tags; all other tasks are tagged `other`. An "
+        "empty list: no tag, one time series per counter. Default: every task has its own tag.",
     ),
     Setting(
         "sample_interval",
@@ -275,12 +268,6 @@ SETTINGS = (
         SECONDS,
         "Seconds between two samples of the table for the gauges. Each relay takes its own.",
         flag=True,
-    ),
-    Setting(
-        "log_tracebacks",
-        True,
-        BOOLEAN,
-        "Log tracebacks with the errors of the relay, of metrics sinks and of signal receivers.",
     ),
 )
 
@@ -327,8 +314,10 @@ def meant_by(name: str) -> str:
 
 def nearest(name: str) -> str | None:
     """The known setting that an unknown `CELERY_OUTBOX_*` name was probably meant to be."""
-    known = [setting.django_name for setting in SETTINGS]
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+    # Without the prefix, which would make everything look alike.
+    known = {setting.name.upper(): setting.django_name for setting in SETTINGS}
+    own = name.removeprefix("CELERY_OUTBOX_")
+    return next((known[each] for each in difflib.get_close_matches(own, known, 1, 0.5)), None)
 
 
 def _default(name: str) -> Any:
@@ -352,7 +341,6 @@ class RelayConfig:
     liveness_file: str | None = _default("liveness_file")
     declare: bool = _default("declare")
     sample_interval: float = _default("sample_interval")
-    log_tracebacks: bool = _default("log_tracebacks")
 
     @classmethod
     def from_app(cls, app: Any) -> RelayConfig:

@@ -1,7 +1,7 @@
-"""Django's `CELERY_OUTBOX_*` settings as defaults of the Celery app's configuration.
+"""Django's `CELERY_OUTBOX_*` and `MONITORING_*` settings as defaults of the app's configuration.
 
-A project that loads its settings with `namespace="CELERY"` has them there already; for all others
-this is how they arrive. Everything in the package reads `app.conf.outbox_*` and nothing else.
+A project that loads its settings with `namespace="CELERY"` has the former there already; for all
+others this is how they arrive. Everything in the package reads `app.conf` and nothing else.
 """
 
 from __future__ import annotations
@@ -9,6 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from celery_outbox_steps.settings import BY_NAME
+
+MONITORING = (
+    "MONITORING_METRICS_ENABLED",
+    "MONITORING_STATSD_HOST",
+    "MONITORING_STATSD_PORT",
+    "MONITORING_STATSD_PREFIX",
+    "MONITORING_STATSD_TAGS",
+)
 
 
 def django_settings() -> dict[str, Any]:
@@ -23,11 +31,25 @@ def django_settings() -> dict[str, Any]:
             for name in dir(settings)
             if name.startswith("CELERY_OUTBOX_")
         }
-        if getattr(settings, "MONITORING_METRICS_ENABLED", False):
+        found |= monitoring_settings()
+        if found.get("monitoring_metrics_enabled"):
             found.setdefault("outbox_metrics", "datadog")
     except ImproperlyConfigured:
         return {}
     return found
+
+
+def monitoring_settings() -> dict[str, Any]:
+    """The settings of the metrics agent, which may serve other packages as well."""
+    from django.conf import settings
+
+    return {name.lower(): getattr(settings, name) for name in MONITORING if hasattr(settings, name)}
+
+
+def add_monitoring_settings(conf: Any) -> None:
+    """For the worker of an app that is not an `OutboxCelery`, which has them already."""
+    for name, value in monitoring_settings().items():
+        conf.setdefault(name, value)
 
 
 class DjangoDefaults:

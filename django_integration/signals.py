@@ -1,27 +1,26 @@
 """Django signals along the path of a message. Receivers can't hurt it: errors are logged only.
 
-`outbox_message_created` fires in the caller, when the row is written and before the commit. The
-other three fire in the relay's thread, after the settle committed. Where nobody listens, a batch
-costs three look-ups.
+`outbox_message_created` is sent in the caller, when the row is written and before the commit. The
+other three are sent by the relay through `SignalRecorder`, after the settle committed. Without
+receivers a batch costs three look-ups.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
-from celery import current_app
 from django.db import connections
 from django.dispatch import Signal
 
-from celery_outbox_steps.messages import Dead, Outcome, Published, Retry
-from celery_outbox_steps.observe.suppression import traced
-from celery_outbox_steps.settings import read
+from celery_outbox_steps.messages import Dead, Published, Retry
+from celery_outbox_steps.observe.log import log
+from celery_outbox_steps.observe.recorder import Recorder, traced
+from django_integration.store.base import DjangoStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-logger = logging.getLogger("celery_outbox")
+    from celery_outbox_steps.messages import Outcome
 
 outbox_message_created = Signal()
 """Arguments: task_id, task_name. Sender: the app's class."""
@@ -37,25 +36,67 @@ def emit_created(rows: Iterable[Any], sender: Any) -> None:
     """Tell the receivers about rows that were just written."""
     if outbox_message_created.has_listeners(sender):
         for row in rows:
-            emit(outbox_message_created, sender, task_id=row.task_id, task_name=row.task_name)
+            _send(outbox_message_created, sender, task_id=row.task_id, task_name=row.task_name)
 
 
-def emit_settled(outcomes: Sequence[Outcome], sender: Any = None) -> None:
-    """Tell the receivers what became of a batch, once that is committed."""
-    told = [tell(outcomes, sender) for tell in (_tell_sent, _tell_failed, _tell_dead)]
-    if any(told):
-        _close_old_connections()
+class SignalRecorder(Recorder):
+    """Sends the relay's three signals. `OutboxConfig.ready()` registers it."""
+
+    def on_settled(self, store: Any, outcomes: Sequence[Outcome]) -> None:
+        if not isinstance(store, DjangoStore):
+            return
+        heard = [emit(outcomes) for emit in (_emit_sent, _emit_failed, _emit_dead_lettered)]
+        if any(heard):
+            _close_old_connections()
 
 
-def emit(signal: Signal, sender: Any, **arguments: Any) -> None:
-    """Send to all receivers; an error of one is logged and reaches nobody else."""
+signal_recorder = SignalRecorder()
+
+
+def _emit_sent(outcomes: Sequence[Outcome]) -> bool:
+    """Whether there are receivers, which may have opened a connection; the other two as well."""
+    heard = outbox_message_sent.has_listeners(DjangoStore)
+    for row in (each.message for each in outcomes if heard and isinstance(each, Published)):
+        _send(outbox_message_sent, DjangoStore, task_id=row.task_id, task_name=row.task_name)
+    return heard
+
+
+def _emit_failed(outcomes: Sequence[Outcome]) -> bool:
+    heard = outbox_message_failed.has_listeners(DjangoStore)
+    for row in (each.message for each in outcomes if heard and isinstance(each, Retry)):
+        _send(
+            outbox_message_failed,
+            DjangoStore,
+            task_id=row.task_id,
+            task_name=row.task_name,
+            retries=row.retries + 1,
+        )
+    return heard
+
+
+def _emit_dead_lettered(outcomes: Sequence[Outcome]) -> bool:
+    heard = outbox_message_dead_lettered.has_listeners(DjangoStore)
+    dead = [each.message for each in outcomes if heard and isinstance(each, Dead)]
+    if dead:
+        _send(
+            outbox_message_dead_lettered,
+            DjangoStore,
+            task_ids=[row.task_id for row in dead],
+            task_names=[row.task_name for row in dead],
+        )
+    return heard
+
+
+def _send(signal: Signal, sender: Any, **arguments: Any) -> None:
+    """Send to all receivers; an error of one is logged and reaches no other."""
     try:
         answers: list[tuple[Any, Any]] = traced(signal.send_robust, sender, **arguments)
     except Exception as exc:  # noqa: BLE001  Django stumbles over receivers without a __qualname__
         answers = [(signal, exc)]
     for receiver, answer in answers:
         if isinstance(answer, Exception):
-            _complain(receiver, answer)
+            name = type(answer).__name__
+            log("celery_outbox_signal_error", name, exc_info=answer, receiver=repr(receiver))
 
 
 def _close_old_connections() -> None:
@@ -66,45 +107,3 @@ def _close_old_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
-
-
-def _complain(receiver: Any, error: Exception) -> None:
-    logger.error(
-        "celery_outbox_signal_error: a receiver raised %s; the message is not affected",
-        type(error).__name__,
-        extra={"event": "celery_outbox_signal_error", "receiver": repr(receiver)},
-        exc_info=error if read(current_app.conf, "log_tracebacks") else None,
-    )
-
-
-def _tell_sent(outcomes: Sequence[Outcome], sender: Any) -> bool:
-    heard = outbox_message_sent.has_listeners(sender)
-    for message in (each.message for each in outcomes if heard and isinstance(each, Published)):
-        emit(outbox_message_sent, sender, task_id=message.task_id, task_name=message.task_name)
-    return heard
-
-
-def _tell_failed(outcomes: Sequence[Outcome], sender: Any) -> bool:
-    heard = outbox_message_failed.has_listeners(sender)
-    for message in (each.message for each in outcomes if heard and isinstance(each, Retry)):
-        emit(
-            outbox_message_failed,
-            sender,
-            task_id=message.task_id,
-            task_name=message.task_name,
-            retries=message.retries + 1,
-        )
-    return heard
-
-
-def _tell_dead(outcomes: Sequence[Outcome], sender: Any) -> bool:
-    heard = outbox_message_dead_lettered.has_listeners(sender)
-    dead = [each.message for each in outcomes if heard and isinstance(each, Dead)]
-    if dead:
-        emit(
-            outbox_message_dead_lettered,
-            sender,
-            task_ids=[message.task_id for message in dead],
-            task_names=[message.task_name for message in dead],
-        )
-    return heard

@@ -7,14 +7,12 @@ app.conf.beat_schedule = {
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from celery import shared_task
 
 from celery_outbox_steps import operate
-
-logger = logging.getLogger("celery_outbox")
+from celery_outbox_steps.observe.log import log
 
 
 @shared_task(bind=True, name="celery_outbox.purge", ignore_result=True)  # type: ignore[untyped-decorator]
@@ -27,9 +25,5 @@ def purge(
     """Delete what is older than its retention. Ages are seconds; by default from the settings."""
     plan = operate.purge_plan(self.app, published_older_than, dead_older_than, task_name)
     if plan.is_empty:
-        logger.warning(
-            "celery_outbox_nothing_to_purge: set CELERY_OUTBOX_RETENTION or "
-            "CELERY_OUTBOX_DLQ_RETENTION, or give the task an age",
-            extra={"event": "celery_outbox_nothing_to_purge"},
-        )
+        log("celery_outbox_nothing_to_purge")
     return operate.purge(self.app, plan)

@@ -1,4 +1,4 @@
-"""Writes the generated parts of the reference: settings, flags and commands, from the code.
+"""Writes the generated parts of the reference, from the tables in the code.
 
     python docs/generate.py          # rewrite them
     python docs/generate.py --check  # exit status 1 where one is out of date
@@ -9,14 +9,18 @@ A page keeps its prose; what stands between its two `generated` comments is repl
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 MARK = re.compile(r"(<!-- generated:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -33,6 +37,37 @@ def settings() -> str:
         meaning = f"{each.help} Must be {each.kind.words}."
         rows.append(f"| `{each.django_name}` | {flag} | `{each.default!r}` | {_cell(meaning)} |")
     return "\n".join(rows)
+
+
+def metrics() -> str:
+    from celery_outbox_steps.observe.metrics import METRICS
+
+    rows = ["| metric | kind | tags | meaning |", "|---|---|---|---|"]
+    for name, metric in METRICS.items():
+        rows.append(f"| `{name}` | {metric.kind} | {_names(metric.tags)} | {_cell(metric.help)} |")
+    return "\n".join(rows)
+
+
+def log_events() -> str:
+    from celery_outbox_steps.observe.log import SECTIONS
+
+    return "\n\n".join(f"## {title}\n\n{_events(events)}" for title, events in SECTIONS.items())
+
+
+def _events(events: dict[str, Any]) -> str:
+    rows = [
+        "| event | level | fields | what it means, and what happens next |",
+        "|---|---|---|---|",
+    ]
+    for name, event in events.items():
+        levels = [logging.getLevelName(each) for each in (event.level, event.also) if each]
+        cells = [f"`{name}`", ", ".join(levels), _names(event.fields), _cell(event.meaning)]
+        rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return "\n".join(rows)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def commands() -> str:
@@ -105,6 +140,8 @@ def _cell(text: str) -> str:
 
 PARTS = {
     "settings": settings,
+    "metrics": metrics,
+    "log_events": log_events,
     "commands": commands,
     "control": control,
     "management": management,

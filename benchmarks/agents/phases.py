@@ -55,13 +55,15 @@ def _parts(values: list[float], size: int) -> list[list[float]]:
 
 
 def relay(app: Any, messages: int) -> dict[str, list[float]]:
+    from celery_outbox_steps.observe.recorders import recorders_for
     from celery_outbox_steps.publishers import publisher_for
     from celery_outbox_steps.relay.tick import Relay
     from celery_outbox_steps.settings import RelayConfig
     from django_integration.store import stores
 
     (store,), publisher = stores(app), publisher_for(app)
-    one = Relay(app, store, publisher, RelayConfig(batch_size=BATCH), "phases")
+    config, recorders = RelayConfig(batch_size=BATCH), recorders_for(app)
+    one = Relay(app, store, publisher, config, "phases", recorders=recorders)
     one.run_once()  # connects and declares
     clock = Clock()
     clock.on(store, "claim", "claim")

@@ -13,13 +13,15 @@ from benchmarks import agents
 
 
 def ours(app: Any, messages: int, count: Any) -> None:
+    from celery_outbox_steps.observe.recorders import recorders_for
     from celery_outbox_steps.publishers import publisher_for
     from celery_outbox_steps.relay.tick import Relay
     from celery_outbox_steps.settings import RelayConfig
     from django_integration.store import stores
 
     (store,) = stores(app)
-    relay = Relay(app, store, publisher_for(app), RelayConfig(), "statements")
+    publisher, recorders = publisher_for(app), recorders_for(app)
+    relay = Relay(app, store, publisher, RelayConfig(), "statements", recorders=recorders)
     store.check()
     done = 0
     with store._session.wrapper.execute_wrapper(count):

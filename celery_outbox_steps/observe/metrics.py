@@ -1,30 +1,32 @@
 """Metrics leave through one small sink; who receives them is the sink's business.
 
 `CELERY_OUTBOX_METRICS` names a callable that takes the Celery app and returns a `Sink`, or None for
-no metrics; "datadog" is short for ours. Enqueue and relay report to a `Meter`, which adds up,
-decides about the task-name tag and catches whatever the sink raises: metrics can't hurt a message.
+no metrics; "datadog" is short for ours. `Metrics` is the recorder that measures. Its `Meter` adds
+up, decides about the task-name tag and catches what the sink raises: metrics can't hurt a message.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import logging
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
+from celery_outbox_steps.observe.log import log
+from celery_outbox_steps.observe.recorder import Recorder
 from celery_outbox_steps.settings import load, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-logger = logging.getLogger("celery_outbox")
+    from celery_outbox_steps.messages import BatchResult
+    from celery_outbox_steps.store import Sample
 
 OTHER = "other"
 """The `task_name` of tasks that are not on the allow-list."""
 
-
-SETTINGS = ("metrics", "metrics_task_tag", "metrics_task_names", "log_tracebacks")
+SETTINGS = ("metrics", "metrics_task_names")
 """What a meter depends on."""
 
 
@@ -36,7 +38,6 @@ class Metric(NamedTuple):
     help: str
 
 
-NO_TAGS: Mapping[str, str] = {}
 MESSAGE_TAGS = ("database", "task_name")
 METRICS = {
     "messages.enqueued": Metric("counter", MESSAGE_TAGS, "Calls stored, counted at the commit."),
@@ -79,46 +80,79 @@ class Sink(Protocol):
     def timing(self, name: str, milliseconds: float, tags: Mapping[str, str]) -> None: ...
 
 
-class Meter:
-    """What enqueue and relay report to."""
+METRIC_OF = {
+    Published: "messages.published",
+    Retry: "messages.failed",
+    Dead: "messages.exceeded",
+    Deferred: "messages.deferred",
+}
 
-    def __init__(
-        self,
-        sink: Sink,
-        *,
-        task_tag: bool = True,
-        task_names: tuple[str, ...] | None = None,
-        tracebacks: bool = True,
-    ) -> None:
+
+class Metrics(Recorder):
+    """Measures batches, samples and commits. Counters are added up: no packet per message."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def on_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
+        self._meter.count_messages(
+            {("messages.enqueued", name): count for name, count in counts.items()}, database
+        )
+
+    def on_batch(self, database: str, result: BatchResult) -> None:
+        tags = {"database": database}
+        counts = Counter(
+            (METRIC_OF[type(each)], each.message.task_name) for each in result.outcomes
+        )
+        self._meter.count_messages(counts, database)
+        if result.fenced:
+            self._meter.count("messages.fenced", result.fenced, tags)
+        self._meter.measure("batch.size", result.claimed, tags)
+        self._meter.time("batch.duration_ms", result.duration * 1000, tags)
+        waits = [each.message.waited for each in result.outcomes if isinstance(each, Published)]
+        if waits:
+            mean, longest = sum(waits) / len(waits) + result.duration, max(waits) + result.duration
+            self._meter.time("publish.latency_ms", mean * 1000, tags)
+            self._meter.time("publish.latency_max_ms", longest * 1000, tags)
+
+    def on_sample(self, database: str, sample: Sample) -> None:
+        tags = {"database": database}
+        self._meter.measure("queue.depth", sample.depth, tags)
+        self._meter.measure("dead_letter.count", sample.dead_letters, tags)
+        self._meter.measure("oldest_pending_age_seconds", sample.oldest_pending_seconds, tags)
+
+
+class Meter:
+    """One sink, guarded. `task_names` are the names and patterns to tag, () none, None all."""
+
+    def __init__(self, sink: Sink, *, task_names: tuple[str, ...] | None = None) -> None:
         self._sink = sink
-        self._task_tag = task_tag
         self._task_names = task_names
-        self._tracebacks = tracebacks
         self._failed = False
         self._shown = lru_cache(maxsize=1024)(self._tag_of)
 
-    def messages(self, counts: Mapping[tuple[str, str], int], database: str) -> None:
+    def count_messages(self, counts: Mapping[tuple[str, str], int], database: str) -> None:
         """Report counters by (metric, task name): one call of the sink per tag left."""
         totals: Counter[tuple[str, str | None]] = Counter()
         for (metric, task_name), count in counts.items():
             totals[metric, self._shown(task_name)] += count
         for (metric, shown), total in totals.items():
             tags = {"database": database}
-            self.increment(metric, total, tags if shown is None else {**tags, "task_name": shown})
+            self.count(metric, total, tags if shown is None else {**tags, "task_name": shown})
 
-    def increment(self, name: str, value: int, tags: Mapping[str, str]) -> None:
+    def count(self, name: str, value: int, tags: Mapping[str, str]) -> None:
         self._call("increment", name, value, tags)
 
-    def gauge(self, name: str, value: float, tags: Mapping[str, str] = NO_TAGS) -> None:
+    def measure(self, name: str, value: float, tags: Mapping[str, str]) -> None:
         self._call("gauge", name, value, tags)
 
-    def timing(self, name: str, milliseconds: float, tags: Mapping[str, str] = NO_TAGS) -> None:
+    def time(self, name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
         self._call("timing", name, milliseconds, tags)
 
     def _tag_of(self, task_name: str) -> str | None:
-        if not self._task_tag:
-            return None
         allowed = self._task_names
+        if allowed == ():
+            return None
         if allowed is None or any(fnmatch.fnmatchcase(task_name, each) for each in allowed):
             return task_name
         return OTHER
@@ -132,13 +166,7 @@ class Meter:
     def _complain(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
-            logger.error(
-                "celery_outbox_metrics_failed: the sink raised %s; further errors of it are not "
-                "logged",
-                type(error).__name__,
-                extra={"event": "celery_outbox_metrics_failed"},
-                exc_info=error if self._tracebacks else None,
-            )
+            log("celery_outbox_metrics_failed", type(error).__name__, exc_info=error)
 
 
 def meter_for(app: Any) -> Meter | None:
@@ -147,9 +175,4 @@ def meter_for(app: Any) -> Meter | None:
     sink: Sink | None = None if factory is None else factory(app)
     if sink is None:
         return None
-    return Meter(
-        sink,
-        task_tag=read(app.conf, "metrics_task_tag"),
-        task_names=read(app.conf, "metrics_task_names"),
-        tracebacks=read(app.conf, "log_tracebacks"),
-    )
+    return Meter(sink, task_names=read(app.conf, "metrics_task_names"))

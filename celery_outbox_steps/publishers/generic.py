@@ -5,7 +5,6 @@ Lazy: the next message is sent when the caller asks for the next receipt. Nothin
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from fractions import Fraction
 from tempfile import TemporaryFile
@@ -16,14 +15,13 @@ from kombu.common import maybe_declare
 from celery_outbox_steps.classify import concerns_connection
 from celery_outbox_steps.errors import Outage
 from celery_outbox_steps.messages import Receipt
+from celery_outbox_steps.observe.log import log
 from celery_outbox_steps.publishers.pool import Deadline, discard, pooled_producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from celery_outbox_steps.messages import Message
-
-logger = logging.getLogger("celery_outbox")
 
 
 class GenericPublisher:
@@ -111,12 +109,8 @@ def send_event(producer: Any, message: Message, *, declare: bool) -> bool:
         return True
     try:
         publish_through_kombu(producer, message.event, declare=declare)
-    except Exception:
-        logger.debug(
-            "celery_outbox_event_lost: a task-sent event was not sent; its message was",
-            extra={"event": "celery_outbox_event_lost"},
-            exc_info=True,
-        )
+    except Exception:  # noqa: BLE001  its message was sent, which is what counts
+        log("celery_outbox_event_lost", exc_info=True)
         if not producer.connection.connected:
             discard(producer.connection)
         return False

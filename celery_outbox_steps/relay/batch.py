@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_outbox_steps.messages import ClaimedMessage
+    from celery_outbox_steps.observe.recorder import Recorders
     from celery_outbox_steps.store import RelayStore
 
 
@@ -74,11 +75,12 @@ class Batch:
         suspects = [row for row in self.unsent.values() if row.orphaned or row.id in self.suspects]
         self.defer(suspects, "it was in flight when a batch was interrupted", 0.0)
 
-    def write_outcomes(self, store: RelayStore, relay_id: str) -> None:
+    def write_outcomes(self, store: RelayStore, relay_id: str, recorders: Recorders) -> None:
         """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""
         if self._unsettled:
             self._fenced += store.settle(self._unsettled, relay_id)
-            self._unsettled = []
+            settled, self._unsettled = self._unsettled, []
+            recorders.report_settled(store, settled)
 
     def result(self) -> BatchResult:
         return BatchResult(

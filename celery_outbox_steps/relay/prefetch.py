@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.observe.recorder import Recorders, untraced
 from celery_outbox_steps.relay.batch import Batch
 
 if TYPE_CHECKING:
@@ -34,9 +34,12 @@ class Claims:
         store: RelayStore,
         config: RelayConfig,
         relay_id: str,
+        *,
         clock: Callable[[], float],
         thread: PrefetchThread | None,
+        recorders: Recorders,
     ) -> None:
+        self.recorders = recorders
         self.ahead: Batch | None = None
         """The batch that was claimed ahead, if there is one."""
         self._store = store

@@ -15,7 +15,7 @@ from celery_outbox_steps.classify import is_permanent
 from celery_outbox_steps.envelope import open_envelope
 from celery_outbox_steps.errors import Interrupted, Outage, StoreError, describe
 from celery_outbox_steps.messages import Dead, Deferred, Message, Outcome, Published, Retry
-from celery_outbox_steps.observe import tracing
+from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders
 from celery_outbox_steps.relay.policy import Backoff
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class PublishStep:
         *,
         should_stop_sending: Callable[[], bool],
         clock: Callable[[], float],
+        recorders: Recorders = NO_RECORDERS,
     ) -> None:
         self._app = app
         self._store = store
@@ -58,6 +59,7 @@ class PublishStep:
         self._relay_id = relay_id
         self._should_stop_sending = should_stop_sending
         self._clock = clock
+        self._recorders = recorders
         self._backoff = Backoff(config.backoff_time, config.max_backoff)
         self._now = app.now()
         self._jitter = 0.0  # drawn once per batch: equal failures then share a statement
@@ -184,7 +186,7 @@ class PublishStep:
             reason = f"its relay ended without a result; {row.retries} attempts in all"
             batch.add(Dead(row, reason, row.retries))
             return None
-        batch.write_outcomes(self._store, self._relay_id)
+        batch.write_outcomes(self._store, self._relay_id, self._recorders)
         try:
             whole = self._store.begin_attempt(row, self._relay_id)
         except StoreError:
@@ -222,7 +224,7 @@ class PublishStep:
         now = self._clock()
         try:
             message = open_envelope(row, self._now, now - batch.claimed_at)
-            tracing.restore(row, message)
+            self._recorders.restore(row, message)
             pause = self._stalled.get((message.exchange, message.routing_key), 0.0) - now
         except Exception as exc:  # noqa: BLE001  a hostile row stops no other
             batch.add(self._outcome_of(row, exc))

@@ -16,8 +16,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.messages import BatchResult
-from celery_outbox_steps.observe import tracing
-from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
 from celery_outbox_steps.relay.policy import Breaker, boot_clock
 from celery_outbox_steps.relay.prefetch import Claims
 from celery_outbox_steps.relay.publish import PublishStep
@@ -59,7 +58,9 @@ class Relay:
         should_stop_sending: Callable[[], bool] = never,
         prefetch: PrefetchThread | None = None,
         clock: Callable[[], float] = boot_clock,
+        recorders: Recorders = NO_RECORDERS,
     ) -> None:
+        self.recorders = recorders
         self.breaker = Breaker(config.broker_outage_cooldown)
         self._store = store
         self._publisher = publisher
@@ -67,7 +68,9 @@ class Relay:
         self._relay_id = relay_id
         self._should_stop_sending = should_stop_sending
         self._clock = clock
-        self._claims = Claims(store, config, relay_id, clock, prefetch)
+        self._claims = Claims(
+            store, config, relay_id, clock=clock, thread=prefetch, recorders=recorders
+        )
         self._publish_step = PublishStep(
             app,
             store,
@@ -76,6 +79,7 @@ class Relay:
             relay_id,
             should_stop_sending=should_stop_sending,
             clock=clock,
+            recorders=recorders,
         )
         self._batch: Batch | None = None
 
@@ -113,7 +117,7 @@ class Relay:
             return
         is_probe = self.breaker.is_open
         claiming_ahead = nullcontext() if is_probe else self._claims.claiming_ahead_of(batch)
-        with claiming_ahead, tracing.around(batch.rows):
+        with claiming_ahead, self.recorders.publishing(batch.rows):
             self._publish_step.publish_batch(batch)
         batch.duration = self._clock() - batch.claimed_at
         if batch.broker_answered:
@@ -132,7 +136,7 @@ class Relay:
         if batch.unsent:
             batch.defer_suspects()
         try:
-            batch.write_outcomes(self._store, self._relay_id)
+            batch.write_outcomes(self._store, self._relay_id, self.recorders)
             if batch.unsent:
                 self._store.release(list(batch.unsent), self._relay_id)
         except Exception:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps import wakeups
 from celery_outbox_steps.observe.journal import Journal
-from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
 from celery_outbox_steps.publishers import Publisher, publisher_for
 from celery_outbox_steps.relay.policy import IdleSchedule, restart_pause
 from celery_outbox_steps.relay.prefetch import PrefetchThread
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_outbox_steps.messages import BatchResult
-    from celery_outbox_steps.observe.metrics import Meter
     from celery_outbox_steps.settings import RelayConfig
     from celery_outbox_steps.store import RelayStore
 
@@ -44,12 +43,13 @@ class RelayService:
         app: Any,
         store: RelayStore,
         config: RelayConfig,
-        meter: Meter | None = None,
+        recorders: Recorders = NO_RECORDERS,
         publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
     ) -> None:
         self.store = store
         self.relay_id = new_relay_id()
-        self.journal = Journal(store.name, self.relay_id, meter, tracebacks=config.log_tracebacks)
+        self.recorders = recorders
+        self.journal = Journal(store.name, self.relay_id, recorders)
         self._config = config
         publisher = publisher_factory(app, config.declare)
         self._relay = Relay(
@@ -60,6 +60,7 @@ class RelayService:
             self.relay_id,
             should_stop_sending=self._should_stop_sending,
             prefetch=PrefetchThread(),
+            recorders=recorders,
         )
         self._idle = IdleSchedule(config.idle_time)
         self._broker_is_up = threading.Event()
@@ -231,7 +232,8 @@ class RelayService:
 
     @untraced
     def _sample(self) -> None:
-        if self.journal.measures and monotonic() - self._sampled >= self._config.sample_interval:
+        due = monotonic() - self._sampled >= self._config.sample_interval
+        if due and self.recorders.want_samples:
             self._sampled = monotonic()
             self.journal.sampled(self.store.sample())
 

@@ -16,7 +16,7 @@ from celery.exceptions import ImproperlyConfigured
 
 from celery_outbox_steps.errors import ConfigurationError, OutboxError, StoreError, StoreNotReady
 from celery_outbox_steps.observe.metrics import meter_for
-from celery_outbox_steps.observe.suppression import untraced
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import BY_NAME, RelayConfig, read, validate
 from celery_outbox_steps.store import load_stores
 from celery_outbox_steps.worker.group import RelayGroup
@@ -61,15 +61,17 @@ def build_relays(worker: Any) -> RelayGroup:
     app = worker.app
     with _refusing():
         validate(app.conf)
-        config, meter = RelayConfig.from_app(app), meter_for(app)
-        stores = load_stores(app)
+        config, stores = RelayConfig.from_app(app), load_stores(app)
+        recorders = recorders_for(app, meter_for(app))
         for store in stores:
             _refuse_blocking_driver(worker, store)
-            _check(store)
+            recorders.run_untraced(_check, store)
         several = len(stores) > 1
         return RelayGroup(
             [
-                RelayService(app, store, _own_liveness_file(config, store, several=several), meter)
+                RelayService(
+                    app, store, _own_liveness_file(config, store, several=several), recorders
+                )
                 for store in stores
             ]
         )
@@ -92,7 +94,6 @@ def _refuse_blocking_driver(worker: Any, store: RelayStore) -> None:
         )
 
 
-@untraced
 def _check(store: RelayStore) -> None:
     """Refuse what waiting can't mend. A database that is only away must not keep a worker down."""
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import time
 from contextvars import ContextVar
 from functools import cached_property, partial
@@ -21,11 +20,11 @@ from kombu.utils.json import loads
 
 from celery_outbox_steps import wakeups
 from celery_outbox_steps.envelope import Sealed, ascii_text, seal
-from celery_outbox_steps.errors import OutboxError, printable
-from celery_outbox_steps.observe import tracing
+from celery_outbox_steps.errors import OutboxError
+from celery_outbox_steps.messages import NO_CONTEXT, CallerContext
+from celery_outbox_steps.observe.log import log
 from django_integration import signals
 from django_integration.conf import write_alias
-from django_integration.enqueue import context
 from django_integration.enqueue.after_commit import AfterCommit, after_commit
 from django_integration.enqueue.bulk import BulkBuffer, buffer_for
 from django_integration.enqueue.call_stack import block_may_be_suspended, running_hooks
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_integration.enqueue.capture import CapturingProducer
-
-logger = logging.getLogger("celery_outbox")
 
 NOTIFY_INTERVAL = 0.05
 """Seconds between two NOTIFYs of a process: each takes a global lock in PostgreSQL at commit."""
@@ -148,17 +145,12 @@ class Enqueuer:
             )
         if task_name not in self._warned:
             self._warned.add(task_name)
-            logger.warning(
-                "celery_outbox_not_in_transaction: %s was called outside of a transaction on "
-                "database %r. It is stored durably, but not together with your data. Said once "
-                "per task name.",
-                printable(task_name),
+            log(
+                "celery_outbox_not_in_transaction",
+                task_name,
                 connection.alias,
-                extra={
-                    "event": "celery_outbox_not_in_transaction",
-                    "task_name": task_name,
-                    "database": connection.alias,
-                },
+                task_name=task_name,
+                database=connection.alias,
             )
 
     def _row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
@@ -169,23 +161,19 @@ class Enqueuer:
             redacted = redact(redactor, task_name, partial(_copies, sealed, producer.body))
         return Row(_column(task_id), _column(task_name), *sealed, *redacted, *self._context())
 
-    def _context(self) -> context.Context:
+    def _context(self) -> CallerContext:
         """Nice to have, so whatever is wrong with it must not stop the call."""
         try:
-            return self.settings.catch_context()
+            return self.settings.recorders.caller_context()
         except Exception as exc:  # noqa: BLE001  structlog's values are anybody's objects
-            logger.warning(
-                "celery_outbox_context_failed: %s; the call is stored without its context",
-                type(exc).__name__,
-                extra={"event": "celery_outbox_context_failed"},
-            )
-            return context.Context()
+            log("celery_outbox_context_failed", type(exc).__name__)
+            return NO_CONTEXT
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         done = after_commit(connection, self._committed)
         notify_too = not done.notified and self._may_notify(connection)
         try:
-            with tracing.storing(rows):
+            with self.settings.recorders.storing(rows):
                 insert(connection, rows, notify=notify_too)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
@@ -204,10 +192,7 @@ class Enqueuer:
         if done.notified:  # counted only now: a NOTIFY that is not committed wakes nobody
             self._notified[alias] = time.monotonic()
         wakeups.wake(alias)
-        meter = self.settings.meter
-        if meter is not None:
-            counts = {("messages.enqueued", name): count for name, count in done.names.items()}
-            meter.messages(counts, alias)
+        self.settings.recorders.report_enqueued(alias, done.names)
 
     def _make_up_for_notify(self, done: AfterCommit) -> None:
         """Another transaction's NOTIFY stood in for this one's. If this one stayed open for long,

@@ -9,16 +9,13 @@ enqueue goes on.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from kombu.utils.json import loads
 
 from celery_outbox_steps.envelope import PLAIN_EMBED
-from celery_outbox_steps.errors import printable
-
-logger = logging.getLogger("celery_outbox")
+from celery_outbox_steps.observe.log import log
 
 Redactor = Callable[[str, Any, Any], tuple[Any, Any]]
 PLACEHOLDER = "[the redactor failed]"
@@ -34,12 +31,8 @@ def redact(
         seen_args, seen_kwargs = _call(redactor, task_name, *copy_arguments())
         return _text(_nested(redactor, seen_args)), _text(_nested(redactor, seen_kwargs))
     except Exception as exc:  # noqa: BLE001  users' code, and it must not block an enqueue
-        logger.warning(
-            "celery_outbox_redactor_failed: %s for task %s; its arguments are hidden",
-            type(exc).__name__,
-            printable(task_name),
-            extra={"event": "celery_outbox_redactor_failed", "task_name": task_name},
-        )
+        error = type(exc).__name__
+        log("celery_outbox_redactor_failed", error, task_name, task_name=task_name)
         return _text(PLACEHOLDER), _text(PLACEHOLDER)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.observe import metrics
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import load, read
-from django_integration.enqueue import context
 
 if TYPE_CHECKING:
     from django_integration.enqueue.redaction import Redactor
@@ -40,16 +39,10 @@ class EnqueueSettings:
         self.require_transaction: bool = read(app.conf, "require_transaction")
         self.notify: bool = read(app.conf, "notify")
         self.redactor: Redactor | None = load(app.conf, "redactor")
-        self.meter = meters.get()
+        self.recorders = recorders_for(app, meters.get())
         names = read(app.conf, "exclude_tasks")
         self._excluded = frozenset(names)
         self._patterns = [name for name in names if any(sign in name for sign in "*?[")]
-        keys = read(app.conf, "structlog_context_keys")
-        self.catch_context = partial(
-            context.catch,
-            structlog=read(app.conf, "structlog_enabled"),
-            keys=None if keys is None else frozenset(keys),
-        )
 
     def excludes(self, task_name: str) -> bool:
         """Whether `CELERY_OUTBOX_EXCLUDE_TASKS` sends this task directly to the broker."""

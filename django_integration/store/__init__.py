@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.settings import read
-from django_integration.conf import write_alias
+from django_integration.conf import add_monitoring_settings, write_alias
 from django_integration.store.base import DjangoStore
 from django_integration.tenancy import refuse_tenant_schemas
 from django_integration.upstream.django import is_in_testcase
@@ -25,6 +25,7 @@ def stores(app: Any) -> list[DjangoStore]:
     """One Store per alias in `outbox_databases`; by default where the router writes the rows."""
     refuse_tenant_schemas()
     conf = app.conf
+    add_monitoring_settings(conf)
     aliases = read(conf, "databases")
     if aliases is None:
         aliases = [write_alias()]

@@ -16,7 +16,6 @@ from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
-from django_integration import signals
 from django_integration.store import maintenance, stats
 from django_integration.store.dialect import (
     DEAD_LETTER,
@@ -122,9 +121,7 @@ class DjangoStore:
         return _owned(begun) if begun else None
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
-        settled = self._writes.settle(outcomes, relay_id)
-        signals.emit_settled(outcomes, sender=DjangoStore)
-        return len(outcomes) - settled
+        return len(outcomes) - self._writes.settle(outcomes, relay_id)
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
         return self._writes.update(UNLEASED, [], ids, relay_id)

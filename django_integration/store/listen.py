@@ -7,7 +7,6 @@ next wait. Behind a pooler LISTEN would reach nobody: that is noticed, said once
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import select
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.utils import Error
 
+from celery_outbox_steps.observe.log import log
 from django_integration.enqueue.rows import CHANNEL
 
 if TYPE_CHECKING:
     from django_integration.store.session import Session
 
-logger = logging.getLogger("celery_outbox")
 
 POOLED = "a connection pooler sits between the relay and PostgreSQL"
 
@@ -113,16 +112,7 @@ class Listener:
 
     def _complain(self, alias: str, reason: str) -> None:
         if not self._complained:
-            logger.warning(
-                "celery_outbox_listen_unavailable: polling %s instead: %s",
-                alias,
-                reason,
-                extra={
-                    "event": "celery_outbox_listen_unavailable",
-                    "database": alias,
-                    "reason": reason,
-                },
-            )
+            log("celery_outbox_listen_unavailable", alias, reason, database=alias, reason=reason)
         self._complained = True
 
     def _note(self, _notification: Any) -> None:

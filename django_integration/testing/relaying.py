@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from django.db import connections
 
 from celery_outbox_steps.errors import Nacked
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import RecordingPublisher
@@ -62,4 +63,11 @@ class FakeRelay:
         alias = self._outbox.database
         store = DjangoStore(alias, connection=connections[alias])
         config = RelayConfig.from_app(self._app)
-        return Relay(self._app, store, self._publisher, config, f"fake-{uuid.uuid4().hex}")
+        return Relay(
+            self._app,
+            store,
+            self._publisher,
+            config,
+            f"fake-{uuid.uuid4().hex}",
+            recorders=recorders_for(self._app),
+        )

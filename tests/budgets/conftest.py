@@ -12,6 +12,7 @@ import pytest
 from django.db import transaction
 from kombu import Connection
 
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
@@ -78,7 +79,9 @@ def relay_of(request: pytest.FixtureRequest) -> Callable[..., Relay]:
     def make(app: Any, **config: Any) -> Relay:
         settings = RelayConfig(**config)
         publisher = publisher_for(app, settings.declare)
-        relay = Relay(app, DjangoStore("default"), publisher, settings, "gate")
+        relay = Relay(
+            app, DjangoStore("default"), publisher, settings, "gate", recorders=recorders_for(app)
+        )
         request.addfinalizer(relay.close)
         return relay
 

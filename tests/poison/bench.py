@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from kombu import Exchange, Queue, pools
 
 from celery_outbox_steps.messages import Deferred, Retry
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.worker.service import RelayService
 from django_integration import OutboxCelery
@@ -58,7 +59,9 @@ class Bench:
         second = self.name("good-topic")
         self._behind_topic = Queue(second, Exchange(TOPIC, "topic"), routing_key=second)
         self.store = WatchedStore("default")
-        self.service = RelayService(self.app, self.store, RelayConfig(**{**QUICK, **config}))
+        self.service = RelayService(
+            self.app, self.store, RelayConfig(**{**QUICK, **config}), recorders_for(self.app)
+        )
         self.kept = ExitStack()
         """What has to live as long as the bench."""
 

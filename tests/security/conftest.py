@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from kombu import Connection, Exchange, Queue
 
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
@@ -118,7 +119,10 @@ def bench_on(app: Any) -> Iterator[Callable[[], Bench]]:
         store = DjangoStore("default", notify=False)
         stores.append(store)
         config = RelayConfig(send_timeout=10, max_retries=2, backoff_time=0.01, max_backoff=0.02)
-        return Bench(app, store, Relay(app, store, publisher_for(app, True), config, "security"))
+        relay = Relay(
+            app, store, publisher_for(app, True), config, "security", recorders=recorders_for(app)
+        )
+        return Bench(app, store, relay)
 
     yield build
     for store in stores:

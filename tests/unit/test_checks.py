@@ -23,7 +23,7 @@ WRONG = {
     "stale_timeout": float("inf"), "send_timeout": True, "shutdown_timeout": None,
     "broker_outage_cooldown": float("nan"), "liveness_file": 3, "exclude_tasks": "name",
     "require_transaction": 1, "notify": None, "declare": "no", "retention": -1,
-    "dlq_retention": "forever", "redactor": 3, "structlog_enabled": 0,
+    "dlq_retention": "forever", "redactor": 3,
     "structlog_context_keys": "request_id", "metrics": 1, "sample_interval": 0,
 }  # fmt: skip
 

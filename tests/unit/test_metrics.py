@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_outbox_steps.errors import ConfigurationError
-from celery_outbox_steps.observe.metrics import Meter, meter_for
+from celery_outbox_steps.messages import (
+    BatchResult,
+    ClaimedMessage,
+    Dead,
+    Deferred,
+    Published,
+    Retry,
+)
+from celery_outbox_steps.observe.metrics import METRICS, Meter, Metrics, meter_for
+from celery_outbox_steps.store import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+ROW = ClaimedMessage(1, "id", "task", "[]", "{}", "{}", None, 0, 1, None, None, None, 0.0)
 COUNTS = {
     ("messages.published", "shop.ship_order"): 3,
     ("messages.published", "shop.bill_order"): 2,
@@ -48,7 +58,7 @@ def conf(**values: Any) -> Any:
 
 def test_counters_carry_the_task_name() -> None:
     sink = Kept()
-    Meter(sink).messages(COUNTS, "default")
+    Meter(sink).count_messages(COUNTS, "default")
     assert sink.calls == [
         ("messages.published", 3, "shop.ship_order"),
         ("messages.published", 2, "shop.bill_order"),
@@ -56,15 +66,15 @@ def test_counters_carry_the_task_name() -> None:
     ]
 
 
-def test_without_the_tag_counters_are_added_up() -> None:
+def test_with_an_empty_list_there_is_no_tag_and_counters_are_added_up() -> None:
     sink = Kept()
-    Meter(sink, task_tag=False).messages(COUNTS, "default")
+    Meter(sink, task_names=()).count_messages(COUNTS, "default")
     assert sink.calls == [("messages.published", 5, None), ("messages.failed", 1, None)]
 
 
 def test_the_allow_list_takes_names_and_patterns() -> None:
     sink = Kept()
-    Meter(sink, task_names=("mail.*", "shop.ship_order")).messages(COUNTS, "default")
+    Meter(sink, task_names=("mail.*", "shop.ship_order")).count_messages(COUNTS, "default")
     assert sink.calls == [
         ("messages.published", 3, "shop.ship_order"),
         ("messages.published", 2, "other"),
@@ -72,20 +82,33 @@ def test_the_allow_list_takes_names_and_patterns() -> None:
     ]
 
 
+def test_every_metric_of_the_catalogue_is_sent_with_its_kind_and_tags_and_no_other() -> None:
+    sent: dict[str, tuple[str, tuple[str, ...]]] = {}
+
+    class Catalogue:
+        def __getattr__(self, kind: str) -> Any:
+            return lambda name, value, tags: sent.update({name: (kind, tuple(tags))})
+
+    metrics = Metrics(Meter(Catalogue()))  # type: ignore[arg-type]
+    metrics.on_enqueued("default", {"shop.ship_order": 1})
+    outcomes = (Published(ROW), Retry(ROW, "", 1.0), Dead(ROW, "", 1), Deferred(ROW, "", 1.0))
+    metrics.on_batch("default", BatchResult(outcomes, claimed=4, fenced=1))
+    metrics.on_sample("default", Sample(depth=1, dead_letters=0, oldest_pending_seconds=0.0))
+    kinds = {"increment": "counter"}
+    assert {name: (kinds.get(kind, kind), tags) for name, (kind, tags) in sent.items()} == {
+        name: (metric.kind, metric.tags) for name, metric in METRICS.items()
+    }
+
+
 def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     meter = Meter(Broken())  # type: ignore[arg-type]
     with caplog.at_level(logging.DEBUG, "celery_outbox"):
-        meter.messages(COUNTS, "default")
-        meter.gauge("queue.depth", 1)
-        meter.timing("batch.duration_ms", 1.0)
+        meter.count_messages(COUNTS, "default")
+        meter.measure("queue.depth", 1, {})
+        meter.time("batch.duration_ms", 1.0, {})
     (record,) = caplog.records
     assert record.__dict__["event"] == "celery_outbox_metrics_failed"
     assert record.exc_info is not None
-
-
-def test_tracebacks_can_be_switched_off(caplog: pytest.LogCaptureFixture) -> None:
-    Meter(Broken(), tracebacks=False).gauge("queue.depth", 1)  # type: ignore[arg-type]
-    assert caplog.records[0].exc_info is None
 
 
 def test_metrics_are_off_by_default() -> None:
@@ -95,9 +118,9 @@ def test_metrics_are_off_by_default() -> None:
 def test_the_sink_is_a_dotted_path_or_a_callable() -> None:
     assert meter_for(conf(metrics="builtins:repr")) is not None  # anything that is callable
     sink = Kept()
-    meter = meter_for(conf(metrics=lambda app: sink, metrics_task_tag=False))
+    meter = meter_for(conf(metrics=lambda app: sink, metrics_task_names=[]))
     assert meter is not None
-    meter.messages(COUNTS, "default")
+    meter.count_messages(COUNTS, "default")
     assert sink.calls[0] == ("messages.published", 5, None)
 
 

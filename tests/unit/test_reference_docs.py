@@ -1,20 +1,19 @@
-"""The reference pages of metrics, signals and log events say what the code says, and no more."""
+"""Log events come from one table; the reference pages say what the code says, and no more."""
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
-from celery_outbox_steps.observe.metrics import METRICS
+import pytest
+
+from celery_outbox_steps.observe.log import EVENTS, log
 from celery_outbox_steps.settings import BY_NAME
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 PACKAGES = ("celery_outbox_steps", "django_integration")
-EVENT = re.compile(r"celery_outbox_[a-z_]+(?=$|:)")
-LEVELS = ("debug", "info", "warning", "error")
-OF_THE_JOURNAL = {"database", "relay"}
+TABLE = ROOT / "celery_outbox_steps/observe/log.py"
 
 
 def table(page: str) -> dict[str, list[str]]:
@@ -35,87 +34,29 @@ def source() -> dict[Path, str]:
     return {path: path.read_text() for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
 
 
-class Found:
-    """What the source says of one event, over all places that log it."""
-
-    def __init__(self) -> None:
-        self.levels: set[str] = set()
-        self.fields: set[str] = set()
-
-
-def logged_events() -> dict[str, Found]:
-    """Every event that is logged, read from the calls themselves."""
-    events: dict[str, Found] = {}
-    for text in source().values():
-        for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
-            method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-            if method not in (*LEVELS, "_log", "log", "exception"):
-                continue
-            for name in filter(None, map(_event_name, call.args)):
-                found = events.setdefault(name, Found())
-                found.levels |= _levels(call, method)
-                found.fields |= _fields(call) | (OF_THE_JOURNAL if method == "_log" else set())
-    return events
+def test_every_event_that_is_logged_is_in_the_table_and_every_one_of_the_table_is_logged() -> None:
+    texts = [text for path, text in source().items() if path != TABLE]
+    logged = {name for text in texts for name in re.findall(r'\blog\(\s*"([^"]*)"', text)}
+    logged |= {name for text in texts for name in re.findall(r'\b_event\(\s*"([^"]*)"', text)}
+    assert logged == set(EVENTS)
 
 
-def _event_name(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        found = EVENT.match(node.value)
-        return found[0] if found else None
-    return None
+def test_an_event_that_is_not_in_the_table_is_refused() -> None:
+    with pytest.raises(KeyError):
+        log("celery_outbox_no_such_event")
 
 
-def _levels(call: ast.Call, method: str) -> set[str]:
-    if method in LEVELS:
-        return {method.upper()}
-    names = [node.attr for node in ast.walk(call) if isinstance(node, ast.Attribute)]
-    return {name for name in names if name.lower() in LEVELS and name.isupper()}
+def test_there_is_no_other_way_to_log() -> None:
+    used = {path for path, text in source().items() if re.search(r"getLogger|logger\.", text)}
+    assert used == {TABLE}
 
 
-def _fields(call: ast.Call) -> set[str]:
-    given = {keyword.arg for keyword in call.keywords if keyword.arg}
-    extra = [keyword.value for keyword in call.keywords if keyword.arg == "extra"]
-    keys = {
-        key.value
-        for each in extra
-        if isinstance(each, ast.Dict)
-        for key in each.keys
-        if isinstance(key, ast.Constant)
-    }
-    return {str(name) for name in (given | keys) - {"extra", "exc_info", "to", "event"}}
-
-
-def test_every_log_event_is_documented_with_level_and_fields() -> None:
-    documented, found = table("log-events.md"), logged_events()
-    assert set(documented) == set(found)
-    for name, event in found.items():
-        level, fields, meaning = documented[name]
-        assert set(level.split(", ")) == event.levels, name
-        assert event.fields <= quoted(fields), name
-        assert meaning
-
-
-def test_no_event_is_logged_in_a_way_that_the_check_above_overlooks() -> None:
-    words = {word for text in source().values() for word in re.findall(r"celery_outbox_\w+", text)}
-    suspicious = {w for w in words if w.endswith(("_failed", "_error", "_lost", "_unavailable"))}
-    assert suspicious <= set(logged_events())
-
-
-def test_every_metric_is_documented() -> None:
-    documented = {name: row for name, row in table("metrics.md").items() if "." in name}
-    documented |= {name: row for name, row in table("metrics.md").items() if name in METRICS}
-    assert documented == {
-        name: [metric.kind, ", ".join(f"`{tag}`" for tag in metric.tags), metric.help]
-        for name, metric in METRICS.items()
-    }
-
-
-def test_every_emitted_metric_is_in_the_catalogue() -> None:
-    parts = "|".join(sorted({name.partition(".")[0] for name in METRICS if "." in name}))
-    emitted = re.compile(rf'"((?:{parts})\.[a-z_]+|oldest_pending_age_seconds)"')
-    others = ("metrics.py", "tracing.py")  # the catalogue itself, and the names of spans
-    texts = [text for path, text in source().items() if path.name not in others]
-    assert {name for text in texts for name in emitted.findall(text)} == set(METRICS)
+def test_text_from_outside_can_not_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    log("celery_outbox_context_failed", "one\nceleryd: two\x1b[31m")
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert record.__dict__["event"] == "celery_outbox_context_failed"
+    assert record.msg.startswith("celery_outbox_context_failed: ")
 
 
 def test_the_settings_that_the_pages_name_exist() -> None:

@@ -19,10 +19,9 @@ WRONG: dict[str, list[Any]] = {
     "send_timeout": [True], "shutdown_timeout": [None], "broker_outage_cooldown": [float("nan")],
     "liveness_file": [3], "exclude_tasks": ["a.b"], "require_transaction": ["yes"],
     "notify": ["no"], "declare": ["no"], "retention": ["1 day"], "dlq_retention": ["forever"],
-    "redactor": [3, "json", "json.nothing"], "structlog_enabled": [0],
+    "redactor": [3, "json", "json.nothing"],
     "structlog_context_keys": ["request_id"], "metrics": [1, "json", "no.such.sink"],
-    "metrics_task_tag": ["yes"], "metrics_task_names": ["a.b"], "sample_interval": [0],
-    "log_tracebacks": ["no"],
+    "metrics_task_names": ["a.b"], "sample_interval": [0],
 }  # fmt: skip
 
 

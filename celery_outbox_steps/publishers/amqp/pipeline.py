@@ -8,13 +8,13 @@ broker has accepted goes first and alone, and properties that the broker checks 
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from amqp.exceptions import Blocked, ChannelError, NotFound
 
 from celery_outbox_steps.errors import ConfirmTimeout
+from celery_outbox_steps.observe.log import log
 from celery_outbox_steps.publishers.amqp.channel import ConfirmChannel, Delivery
 from celery_outbox_steps.publishers.amqp.frames import publish_frames
 from celery_outbox_steps.upstream.amqp import can_write_frames, write_frames
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from celery_outbox_steps.publishers.pool import Deadline
     from celery_outbox_steps.upstream.amqp import Wire
 
-logger = logging.getLogger("celery_outbox")
 
 CHUNK = 64 * 1024
 """Bytes per socket write. Small enough that confirms are read before a socket's buffer is full."""
@@ -210,11 +209,7 @@ class Pipeline:
         except ChannelError:
             if not self.wire.connected:
                 raise
-            logger.debug(
-                "celery_outbox_other_channel_closed: not one of the relay's; publishing goes on",
-                extra={"event": "celery_outbox_other_channel_closed"},
-                exc_info=True,
-            )
+            log("celery_outbox_other_channel_closed", exc_info=True)
         for exchange, channel in list(self.state.channels.items()):
             if channel.closed_by is not None:
                 self.lost[exchange] = channel.closed_by

@@ -182,10 +182,10 @@ def test_overridden_settings_of_any_namespace_count() -> None:
 
 
 def test_metrics_can_be_switched_on_by_override_settings(used_app: Any) -> None:
-    assert used_app.outbox.settings.meter is None
+    assert not used_app.outbox.settings.recorders.want_samples
     with override_settings(MONITORING_METRICS_ENABLED=True):
-        assert used_app.outbox.settings.meter is not None
-    assert used_app.outbox.settings.meter is None
+        assert used_app.outbox.settings.recorders.want_samples
+    assert not used_app.outbox.settings.recorders.want_samples
 
 
 def test_the_metrics_sink_is_made_once_whatever_other_settings_do(used_app: Any) -> None:
@@ -201,7 +201,7 @@ def test_the_metrics_sink_is_made_once_whatever_other_settings_do(used_app: Any)
     used_app.conf.outbox_notify = False
     used_app.send_task("a.task")
     assert made == [used_app]
-    used_app.conf.outbox_metrics_task_tag = False
+    used_app.conf.outbox_metrics_task_names = []
     used_app.send_task("a.task")
     assert made == [used_app] * 2
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_outbox_steps.observe.metrics import meter_for
+from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import RecordingPublisher
 from celery_outbox_steps.worker.service import RelayService
@@ -56,9 +57,8 @@ class Watched:
         options.setdefault("publisher_factory", lambda *_: self.publisher)
         config = {"idle_time": 0.05, "backoff_time": 60.0} | options.pop("config", {})
         self.store = store or DjangoStore("default")
-        self.service = RelayService(
-            app, self.store, RelayConfig(**config), meter_for(app), **options
-        )
+        recorders = recorders_for(app, meter_for(app))
+        self.service = RelayService(app, self.store, RelayConfig(**config), recorders, **options)
 
     def start(self) -> Watched:
         self.service.start()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 from django.db import transaction
 from kombu import Connection
 
+from celery_outbox_steps import OutboxRelayStep
 from celery_outbox_steps.errors import Nacked
 from celery_outbox_steps.publishers import publisher_for
 from tests import helpers
@@ -158,3 +161,15 @@ def _parsed(line: str) -> tuple[str, str, set[str]]:
     """Value, kind and tags of `name:value|kind|#tag,tag`."""
     value, kind, tags, *_ = line.partition(":")[2].split("|")
     return value, kind, set(tags.removeprefix("#").split(","))
+
+
+def test_the_relay_of_a_plain_celery_app_finds_the_agent(agent: UdpListener) -> None:
+    app = Celery("plain", broker="memory://", set_as_current=False)
+    app.conf.outbox_metrics = "datadog"
+    worker = SimpleNamespace(app=app, pool_cls=None)
+    relays = OutboxRelayStep(worker).create(worker)
+    relays.start()
+    try:
+        agent.wait_for("celery_outbox.queue.depth")
+    finally:
+        relays.stop(5)

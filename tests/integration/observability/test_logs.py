@@ -1,10 +1,9 @@
-"""Log lines of real failures: documented fields, no arguments of tasks, tracebacks by choice."""
+"""Log lines of real failures: documented fields, no arguments of tasks."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,20 +143,6 @@ def test_an_error_is_told_in_full_once(
         ("ERROR", True),
         ("WARNING", False),
     ]
-
-
-def test_tracebacks_can_be_left_out(
-    breakable: Any,
-    watch: Callable[..., Any],
-    records: list[logging.LogRecord],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    breakable.conf.outbox_log_tracebacks = False
-    for name in ("celery._state.default_app", "celery._state._tls.current_app"):
-        monkeypatch.setattr(name, breakable)  # as in a worker
-    break_everything(breakable, partial(watch, config={"log_tracebacks": False}))
-    ours = [record for record in records if hasattr(record, "event")]
-    assert [record for record in ours if record.exc_info and record.levelno > logging.DEBUG] == []
 
 
 def test_an_idle_relay_is_silent(

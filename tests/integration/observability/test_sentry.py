@@ -15,8 +15,9 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.observe import tracing
 from celery_outbox_steps.observe.journal import Journal
+from celery_outbox_steps.observe.recorder import Recorders
+from celery_outbox_steps.observe.recorders.sentry import Sentry, initialised_sdk, streams
 from tests.docs.pages import DOCS, blocks
 from tests.helpers import wait_for
 from tests.integration.observability.running import count_claims, run_task
@@ -155,7 +156,7 @@ class TestTrace:
         self, app: Any, watch: Callable[..., Any], make_sentry: Callable[..., Envelopes]
     ) -> None:
         sentry = make_sentry(trace_lifecycle="stream")
-        if not tracing.streams(sentry_sdk):
+        if not streams(sentry_sdk):
             pytest.skip("this SDK does not stream spans")
         with sentry_sdk.traces.start_span(name="request") as request:
             with transaction.atomic():
@@ -236,7 +237,7 @@ class TestTrace:
     def test_not_initialised_means_no_columns_and_no_headers(
         self, app: Any, watch: Callable[..., Any]
     ) -> None:
-        assert tracing.sentry() is None
+        assert initialised_sdk() is None
         with transaction.atomic():
             app.send_task("shop.ship_order")
         relay = watch(app)
@@ -268,6 +269,10 @@ def broken() -> Exception:
         return error
 
 
+def journal_with_sentry() -> Journal:
+    return Journal("default", "relay-1", Recorders([Sentry()]))
+
+
 class TestErrors:
     @pytest.fixture(
         params=[
@@ -282,11 +287,8 @@ class TestErrors:
     def transport(self, request: Any, make_sentry: Callable[..., Envelopes]) -> Envelopes:
         return make_sentry(**request.param)
 
-    @pytest.mark.parametrize("tracebacks", [True, False])
-    def test_an_error_is_one_event_however_often_it_happens(
-        self, transport: Envelopes, tracebacks: bool
-    ) -> None:
-        journal = Journal("default", "relay-1", tracebacks=tracebacks)
+    def test_an_error_is_one_event_however_often_it_happens(self, transport: Envelopes) -> None:
+        journal = journal_with_sentry()
         for failures in range(1, 6):
             journal.failed(broken(), failures, 0.5)
         (event,) = transport.events
@@ -295,7 +297,7 @@ class TestErrors:
         assert SECRET not in str(event)
 
     def test_another_error_is_another_event(self, sentry: Envelopes) -> None:
-        journal = Journal("default", "relay-1")
+        journal = journal_with_sentry()
         journal.failed(broken(), 1, 0.5)
         journal.failed(KeyError("headers"), 2, 0.5)
         journal.failed(broken(), 3, 0.5)
@@ -304,7 +306,7 @@ class TestErrors:
     def test_a_database_that_restarts_is_no_event_and_one_that_stays_away_is_one(
         self, sentry: Envelopes
     ) -> None:
-        journal = Journal("default", "relay-1")
+        journal = journal_with_sentry()
         journal.failed(StoreError("server closed the connection"), 1, 0.5)
         journal.recovered(1)
         assert sentry.events == []
@@ -315,14 +317,14 @@ class TestErrors:
     def test_an_error_that_comes_and_goes_is_not_an_event_each_time(
         self, sentry: Envelopes
     ) -> None:
-        journal = Journal("default", "relay-1")
+        journal = journal_with_sentry()
         for _ in range(3):
             journal.failed(broken(), 1, 0.5)
             journal.recovered(1)
         assert len(sentry.events) == 1
 
     def test_without_sentry_nothing_happens(self) -> None:
-        Journal("default", "relay-1").failed(broken(), 1, 0.5)
+        journal_with_sentry().failed(broken(), 1, 0.5)
 
 
 def test_a_sentry_that_breaks_does_not_stop_the_relay(

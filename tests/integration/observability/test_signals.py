@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 from django.db import connections, transaction
 
+from celery_outbox_steps import OutboxRelayStep, operate
 from celery_outbox_steps.errors import Nacked
-from celery_outbox_steps.testing import RecordingPublisher
+from celery_outbox_steps.observe.recorders import recorders_for
+from celery_outbox_steps.relay.tick import Relay
+from celery_outbox_steps.settings import RelayConfig
+from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 from django_integration import signals
 from django_integration.store import DjangoStore
+from django_integration.testing import FakeRelay, Outbox
+from tests.helpers import wait_for
 
 if TYPE_CHECKING:
     import logging
@@ -81,6 +89,58 @@ def test_sent_fires_after_the_settle_committed(
         "sender": DjangoStore, "task_id": result.id, "task_name": "shop.ship_order"
     }  # fmt: skip
     assert sent.waiting == [0]
+
+
+def test_the_worker_of_a_plain_celery_app_sends_them(
+    app: Any, listen: Callable[[Any], Heard]
+) -> None:
+    sent = listen(signals.outbox_message_sent)
+    with transaction.atomic():
+        result = app.send_task("shop.ship_order")
+    worker = SimpleNamespace(
+        app=Celery("plain", broker="memory://", set_as_current=False), pool_cls=None
+    )
+    relays = OutboxRelayStep(worker).create(worker)
+    relays.start()
+    relays.broker_up()
+    try:
+        wait_for(lambda: sent.calls)
+    finally:
+        relays.stop(5)
+    assert (sent.one()["sender"], sent.one()["task_id"]) == (DjangoStore, result.id)
+
+
+def test_drain_sends_them(app: Any, listen: Callable[[Any], Heard]) -> None:
+    sent = listen(signals.outbox_message_sent)
+    with transaction.atomic():
+        result = app.send_task("shop.ship_order")
+    operate.drain(app)
+    assert (sent.one()["sender"], sent.one()["task_id"]) == (DjangoStore, result.id)
+    assert sent.waiting == [0]
+
+
+def test_the_fake_relay_of_tests_sends_them(
+    app: Any, listen: Callable[[Any], Heard], settings: Any
+) -> None:
+    settings.CELERY_OUTBOX_APP = app
+    failed = listen(signals.outbox_message_failed)
+    with transaction.atomic():
+        result = app.send_task("shop.ship_order")
+    relay = FakeRelay(Outbox())
+    relay.fail("shop.ship_order")
+    relay.run()
+    assert (failed.one()["sender"], failed.one()["task_id"]) == (DjangoStore, result.id)
+
+
+def test_another_store_sends_none(listen: Callable[[Any], Heard]) -> None:
+    dead = listen(signals.outbox_message_dead_lettered)
+    app = Celery("plain", broker="memory://", set_as_current=False)
+    store = MemoryStore()
+    store.add("shop.ship_order", options="no message")
+    recorders = recorders_for(app)
+    relay = Relay(app, store, RecordingPublisher(), RelayConfig(), "me", recorders=recorders)
+    assert relay.run_once().dead == 1
+    assert dead.calls == []
 
 
 def test_failed_and_dead_lettered_tell_what_happened(

@@ -1,8 +1,8 @@
 """Metrics to DogStatsD through the `datadog` package (the extra `[datadog]`).
 
-Where the agent listens is read from Django's settings (`MONITORING_STATSD_*`); what is not set
-there is up to the `datadog` package and its environment variables. Sending is a UDP packet from
-the calling thread: no thread, nothing to lose in a fork.
+The app's configuration says where the agent listens (`monitoring_statsd_*`; Django's settings of
+these names arrive there); what is not set is up to the `datadog` package and its environment
+variables. Sending is a UDP packet from the calling thread: no thread, nothing to lose in a fork.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 PREFIX = "celery_outbox"
 
 
-def sink(app: Any) -> Sink | None:  # noqa: ARG001  what every sink factory is called with
+def sink(app: Any) -> Sink | None:
     """The sink for `CELERY_OUTBOX_METRICS = "datadog"`; None if they are switched off."""
-    from django.conf import settings
-
-    if not getattr(settings, "MONITORING_METRICS_ENABLED", True):
+    conf = app.conf
+    if not conf.get("monitoring_metrics_enabled", True):
         return None
     return DatadogSink(
-        host=getattr(settings, "MONITORING_STATSD_HOST", None),
-        port=getattr(settings, "MONITORING_STATSD_PORT", None),
-        prefix=getattr(settings, "MONITORING_STATSD_PREFIX", PREFIX),
-        tags=getattr(settings, "MONITORING_STATSD_TAGS", None) or {},
+        host=conf.get("monitoring_statsd_host"),
+        port=conf.get("monitoring_statsd_port"),
+        prefix=conf.get("monitoring_statsd_prefix", PREFIX),
+        tags=conf.get("monitoring_statsd_tags"),
     )
 
 

@@ -1,0 +1,216 @@
+"""Every log event of both packages in one table, and the one function that logs them.
+
+The event's name begins the message's template, because tools group lines by that, and stands in the
+record's `event`; the fields are attributes of the record. Text that comes from outside can't forge
+a second line. Arguments of tasks never appear. The reference page is generated from `EVENTS`.
+"""
+
+from __future__ import annotations
+
+import logging
+from logging import DEBUG, ERROR, INFO, WARNING
+from typing import Any, NamedTuple
+
+from celery_outbox_steps.errors import printable
+
+LOGGER = "celery_outbox"
+ERROR_LOGGER = "celery_outbox.relay"
+"""Of its own, because Sentry gets these errors as exceptions and not as log lines."""
+
+
+class Event(NamedTuple):
+    """One row of the table."""
+
+    level: int
+    text: str
+    """A template for the arguments of `log()`; the name of the event goes in front of it."""
+    meaning: str
+    """What happened and what happens next, for the reference."""
+    fields: tuple[str, ...] = ()
+    also: int | None = None
+    """A second level that it may have."""
+    logger: str = LOGGER
+
+
+RELAY = ("database", "relay")
+"""The fields that tell relays apart."""
+MESSAGE = (*RELAY, "task_id", "task_name", "retries", "error")
+
+OF_THE_RELAY = {
+    "celery_outbox_relay_started": Event(
+        INFO,
+        "relaying",
+        "The relay's thread runs. It claims rows as soon as the worker's broker connection is up.",
+        (*RELAY, "batch_size"),
+    ),
+    "celery_outbox_relay_stopped": Event(
+        INFO,
+        "no more rows are claimed",
+        "The worker is stopping. Rows that were claimed and not sent were released.",
+        (*RELAY, "counters"),
+    ),
+    "celery_outbox_relay_paused": Event(
+        WARNING,
+        "by remote control; rows wait until outbox_resume",
+        "`celery control outbox_pause`. Rows wait until `outbox_resume`.",
+        (*RELAY, "reason"),
+    ),
+    "celery_outbox_relay_resumed": Event(
+        WARNING,
+        "relaying again",
+        "`celery control outbox_resume`. The relay claims rows again.",
+        RELAY,
+    ),
+    "celery_outbox_relay_error": Event(
+        ERROR,
+        "%s; trying again in %g s",
+        "The loop failed: the database is down, or there is a bug. The relay tries again after "
+        "`pause` seconds (0.5 to 5), and nothing is lost. ERROR once for each kind of error, "
+        "then WARNING until it has passed; a database that is back at the second attempt is only "
+        "a WARNING.",
+        (*RELAY, "failures", "pause"),
+        also=WARNING,
+        logger=ERROR_LOGGER,
+    ),
+    "celery_outbox_relay_recovered": Event(
+        INFO,
+        "relaying again",
+        "The relay works again after an error. `failures` is the number of failures in a row.",
+        (*RELAY, "failures"),
+    ),
+    "celery_outbox_broker_unavailable": Event(
+        WARNING,
+        "%s; rows wait, no retry is spent",
+        "The broker is down or does not confirm. `rows` rows wait, and no retry is spent. Logged "
+        "once per outage.",
+        (*RELAY, "rows"),
+    ),
+    "celery_outbox_broker_recovered": Event(
+        INFO,
+        "publishing again",
+        "The first message after an outage was published.",
+        RELAY,
+    ),
+    "celery_outbox_publish_failed": Event(
+        WARNING,
+        "%s[%s]: %s; again in %.0f s",
+        "The broker refused this message. It is tried again in `delay` seconds.",
+        (*MESSAGE, "delay"),
+    ),
+    "celery_outbox_dead_letter": Event(
+        ERROR,
+        "%s[%s] is a dead letter now: %s",
+        "This message can never be published, or has failed `max_retries` times. It stays in the "
+        "dead letters until it is replayed or purged.",
+        MESSAGE,
+    ),
+    "celery_outbox_fenced": Event(
+        WARNING,
+        "rows were taken over before this relay could settle them, so they may be published "
+        "twice; a longer stale_timeout prevents that",
+        "This relay was slower than its lease (`stale_timeout`), and another relay has taken "
+        "over `rows` of its rows. They may be published twice. Use a longer `stale_timeout` or a "
+        "smaller `batch_size`.",
+        (*RELAY, "rows"),
+    ),
+    "celery_outbox_liveness_failed": Event(
+        ERROR,
+        "%s; the relay goes on, its probe will fail",
+        "The liveness file can't be written. Logged once. The relay continues, but the liveness "
+        "probe will fail.",
+        RELAY,
+    ),
+    "celery_outbox_listen_unavailable": Event(
+        WARNING,
+        "polling %s instead: %s",
+        "PostgreSQL's LISTEN does not work on this connection, for example behind a pooler. The "
+        "relay polls instead, which adds up to `idle_time` of latency. Logged once.",
+        ("database", "reason"),
+    ),
+    "celery_outbox_event_lost": Event(
+        DEBUG,
+        "a task-sent event was not sent; its message was",
+        "A `task-sent` event could not be sent. Its message was published.",
+    ),
+    "celery_outbox_other_channel_closed": Event(
+        DEBUG,
+        "not one of the relay's; publishing goes on",
+        "The broker closed a channel of the same connection that is not the relay's. Publishing "
+        "continues.",
+    ),
+}
+
+OF_THE_CALLER = {
+    "celery_outbox_not_in_transaction": Event(
+        WARNING,
+        "%s was called outside of a transaction on database %r. It is stored durably, but not "
+        "together with your data. Said once per task name.",
+        "A task was called outside a transaction. The call is stored durably, but not together "
+        "with your data: wrap it in `transaction.atomic()`. Logged once per task name.",
+        ("task_name", "database"),
+    ),
+    "celery_outbox_context_failed": Event(
+        WARNING,
+        "%s; the call is stored without its context",
+        "The context of Sentry or structlog could not be read. The call is stored without it.",
+    ),
+    "celery_outbox_redactor_failed": Event(
+        WARNING,
+        "%s for task %s; its arguments are hidden",
+        "Your redactor raised an exception. The call is stored; a placeholder is shown instead "
+        "of its arguments.",
+        ("task_name",),
+    ),
+}
+
+OF_BOTH = {
+    "celery_outbox_metrics_failed": Event(
+        ERROR,
+        "the sink raised %s; further errors of it are not logged",
+        "Your metrics sink raised an exception. Logged once; the sink is called again for the "
+        "next batch.",
+    ),
+    "celery_outbox_signal_error": Event(
+        ERROR,
+        "a receiver raised %s; the message is not affected",
+        "A signal receiver raised an exception. The message is not affected.",
+        ("receiver",),
+    ),
+}
+
+OF_THE_PURGE = {
+    "celery_outbox_nothing_to_purge": Event(
+        WARNING,
+        "set CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION, or give the task an age",
+        "The task `celery_outbox.purge` ran, but no retention is set and no age was given. "
+        "Nothing was deleted.",
+    ),
+}
+
+SECTIONS = {
+    "The relay": OF_THE_RELAY,
+    "The caller": OF_THE_CALLER,
+    "Both": OF_BOTH,
+    "The purge task": OF_THE_PURGE,
+}
+EVENTS = {name: event for section in SECTIONS.values() for name, event in section.items()}
+
+
+def log(
+    name: str,
+    /,
+    *args: Any,
+    level: int | None = None,
+    exc_info: BaseException | bool | None = None,
+    **fields: Any,
+) -> None:
+    """Log one event; `args` fill its template. A name that is not in the table is a KeyError."""
+    event = EVENTS[name]
+    logging.getLogger(event.logger).log(
+        event.level if level is None else level,
+        f"{name}: {event.text}",
+        *(printable(each) if isinstance(each, str) else each for each in args),
+        exc_info=exc_info,
+        extra={"event": name, **fields},
+        stacklevel=2,
+    )

@@ -1,0 +1,233 @@
+"""The seam between the outbox and the tools that watch it: tracing, metrics, signals.
+
+A `Recorder` implements the hooks that it needs; `Recorders` calls them and is all that enqueue and
+relay know. It guards them: an error of a recorder never hurts a message. A hook that no recorder
+implements, or whose library is not loaded, is not called. Vendors are in
+`celery_outbox_steps.observe.recorders`.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextvars import Context, ContextVar, copy_context
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from celery_outbox_steps.messages import CALLER_CONTEXT, NO_CONTEXT, CallerContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from celery_outbox_steps.messages import BatchResult, ClaimedMessage, Message, Outcome
+    from celery_outbox_steps.store import RelayStore, Sample
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Around = AbstractContextManager[Any] | None
+"""What surrounds a piece of work; None where there is nothing to do."""
+
+_NOTHING = nullcontext()
+_outside: ContextVar[Context | None] = ContextVar("celery_outbox_outside", default=None)
+_registered: list[Recorder] = []
+
+
+class Recorder:
+    """The hooks. Each does nothing until a subclass overrides it."""
+
+    library: str | None = None
+    """The module that this recorder works with. While it is not loaded, no hook is called."""
+
+    def on_call(self) -> Mapping[str, str | None]:
+        """A task is called: what to keep of the caller's context, as fields of `CallerContext`."""
+        return {}
+
+    def around_storing(self, rows: Sequence[Any]) -> Around:
+        """Rows are stored, in the caller."""
+
+    def on_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
+        """Rows are committed, in the caller: how many of each task name."""
+
+    def around_tick(self) -> Around:
+        """The relay talks to the database and the broker. Suppress what would be spans of its own.
+
+        Code of the project that is called meanwhile runs as if outside (`traced`).
+        """
+
+    def around_publishing(self, rows: Sequence[ClaimedMessage]) -> Around:
+        """A batch is published."""
+
+    def on_opened(self, row: ClaimedMessage, message: Message) -> None:
+        """A row that has a context became a message, which may be given headers now."""
+
+    def on_settled(self, store: RelayStore, outcomes: Sequence[Outcome]) -> None:
+        """The Store has committed these outcomes."""
+
+    def on_batch(self, database: str, result: BatchResult) -> None:
+        """A batch is done."""
+
+    def on_sample(self, database: str, sample: Sample) -> None:
+        """The table was looked at. Samples are only taken if a recorder implements this hook."""
+
+    def around_log_line(self, row: ClaimedMessage) -> Around:
+        """A log line about one message is written."""
+
+    def on_error(self, error: BaseException, logger_name: str, tags: Mapping[str, str]) -> None:
+        """The relay's loop failed. A log line of the same error follows on `logger_name`."""
+
+
+HOOKS = tuple(name for name in vars(Recorder) if name.startswith(("on_", "around_")))
+
+
+def register(recorder: Recorder) -> None:
+    """Have this recorder in every relay that is made from now on. Twice is as good as once."""
+    if recorder not in _registered:
+        _registered.append(recorder)
+
+
+def registered() -> tuple[Recorder, ...]:
+    """The recorders that were registered so far."""
+    return tuple(_registered)
+
+
+class Recorders:
+    """Several recorders as one. What they raise goes no further."""
+
+    def __init__(self, recorders: Iterable[Recorder] = ()) -> None:
+        every = tuple(recorders)
+        self._hooks: dict[str, list[tuple[str | None, Callable[..., Any]]]] = {
+            name: [
+                (each.library, getattr(each, name))
+                for each in every
+                if getattr(type(each), name) is not getattr(Recorder, name)
+            ]
+            for name in HOOKS
+        }
+
+    @property
+    def want_samples(self) -> bool:
+        """Whether it is worth the statement to take one."""
+        return bool(self._hooks["on_sample"])
+
+    def caller_context(self) -> CallerContext:
+        """What is to be stored of the caller's context. May raise: it calls `repr` of anything."""
+        found: dict[str, str | None] = {}
+        for on_call in self._callable("on_call"):
+            found |= on_call()
+        return CallerContext(**found) if found else NO_CONTEXT
+
+    def storing(self, rows: Sequence[Any]) -> AbstractContextManager[Any]:
+        return _entered(self._around("around_storing", rows))
+
+    def publishing(self, rows: Sequence[ClaimedMessage]) -> AbstractContextManager[Any]:
+        return _entered(self._around("around_publishing", rows))
+
+    def about(self, row: ClaimedMessage) -> AbstractContextManager[Any]:
+        return _entered(self._around("around_log_line", row))
+
+    def restore(self, row: ClaimedMessage, message: Message) -> None:
+        """Give the message what its caller's context has for it. Most rows have none: no call."""
+        if row[CALLER_CONTEXT] != NO_CONTEXT:  # type: ignore[comparison-overlap]  # it is a slice
+            self._tell("on_opened", row, message)
+
+    def run_untraced(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run work of which tracing libraries see nothing, or keep nothing."""
+        suppressors = self._around("around_tick")
+        if not suppressors:
+            return work(*args, **kwargs)
+        token = _outside.set(copy_context())
+        try:
+            with _entered(suppressors):
+                return work(*args, **kwargs)
+        finally:
+            _outside.reset(token)
+
+    def report_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
+        self._tell("on_enqueued", database, counts)
+
+    def report_settled(self, store: RelayStore, outcomes: Sequence[Outcome]) -> None:
+        self._tell("on_settled", store, outcomes)
+
+    def report_batch(self, database: str, result: BatchResult) -> None:
+        self._tell("on_batch", database, result)
+
+    def report_sample(self, database: str, sample: Sample) -> None:
+        self._tell("on_sample", database, sample)
+
+    def report_error(self, error: BaseException, logger_name: str, tags: Mapping[str, str]) -> None:
+        self._tell("on_error", error, logger_name, tags)
+
+    def _tell(self, hook: str, *args: Any) -> None:
+        for call in self._callable(hook):
+            with suppress(Exception):
+                call(*args)
+
+    def _around(self, hook: str, *args: Any) -> list[AbstractContextManager[Any]]:
+        found = []
+        for make in self._callable(hook):
+            try:
+                made = make(*args)
+            except Exception:  # noqa: BLE001, S112  `suppress` would be three calls per task call
+                continue
+            if made is not None:
+                found.append(made)
+        return found
+
+    def _callable(self, hook: str) -> list[Callable[..., Any]]:
+        loaded = sys.modules
+        return [call for name, call in self._hooks[hook] if name is None or name in loaded]
+
+
+NO_RECORDERS = Recorders()
+
+
+class Recorded(Protocol):
+    """An object that was given its recorders."""
+
+    recorders: Recorders
+
+
+R = TypeVar("R", bound=Recorded)
+
+
+def untraced(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+    """Run the method with `run_untraced` of its object's recorders."""
+
+    @wraps(method)
+    def quiet(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.recorders.run_untraced(method, self, *args, **kwargs)
+
+    return quiet
+
+
+def traced(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run code of the project inside untraced work, such as receivers, as if outside of it."""
+    outside = _outside.get()
+    return work(*args, **kwargs) if outside is None else outside.run(work, *args, **kwargs)
+
+
+def shared(values: Iterable[str | None]) -> str | None:
+    """The value that all have in common, None if they differ."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _entered(managers: list[AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+    return _guarded(managers) if managers else _NOTHING
+
+
+@contextmanager
+def _guarded(managers: list[AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter what can be entered. Other people's tracing must not stop a call or lose a batch."""
+    stack = ExitStack()
+    with suppress(Exception):
+        for manager in managers:
+            stack.enter_context(manager)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            stack.__exit__(*sys.exc_info())
+        raise
+    with suppress(Exception):
+        stack.close()
