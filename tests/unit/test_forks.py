@@ -181,7 +181,7 @@ def test_two_threads_fork_at_once() -> None:
         pass
 
 
-def test_the_gate_is_fresh_in_the_child() -> None:
+def test_the_barrier_is_fresh_in_the_child() -> None:
     entered, may_leave = threading.Event(), threading.Event()
 
     def unit() -> None:

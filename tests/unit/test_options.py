@@ -84,29 +84,29 @@ def test_what_can_not_work_does_not_start(app: Celery, flags: Any, words: str) -
         worker_of(app, outbox_relay=True, **flags)
 
 
-def test_the_gate_is_harmless_in_a_later_worker_without_a_relay(app: Celery) -> None:
+def test_the_broker_step_is_harmless_in_a_later_worker_without_a_relay(app: Celery) -> None:
     worker_of(app, outbox_relay=True)
     assert BrokerConnectionStep in app.steps["consumer"]
     worker = worker_of(app)
     assert not any(isinstance(step, BrokerConnectionStep) for step in worker.consumer.steps)
 
 
-def test_the_gate_tells_a_lost_connection_from_a_shutdown(app: Celery) -> None:
+def test_the_broker_step_tells_a_lost_connection_from_a_shutdown(app: Celery) -> None:
     worker = worker_of(app, outbox_relay=True)
     consumer = worker.consumer
-    (gate,) = (step for step in consumer.steps if isinstance(step, BrokerConnectionStep))
+    (broker_step,) = (step for step in consumer.steps if isinstance(step, BrokerConnectionStep))
     (service,) = worker.outbox_relays.services
     service.start()
-    gate.start(consumer)
+    broker_step.start(consumer)
     assert service.state == "relaying"
     consumer.blueprint.state = bootsteps.RUN
-    gate.stop(consumer)
+    broker_step.stop(consumer)
     assert service.state == "waiting for the broker"
-    gate.start(consumer)
+    broker_step.start(consumer)
     consumer.blueprint.state = bootsteps.CLOSE
-    gate.stop(consumer)
+    broker_step.stop(consumer)
     assert service.state == "relaying", "the pool has still to drain"
-    gate.shutdown(consumer)
+    broker_step.shutdown(consumer)
     assert service.state == "stopped"
 
 

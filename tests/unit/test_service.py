@@ -1,4 +1,4 @@
-"""The thread around the relay: gate, pause, stop, errors, liveness, wake-ups."""
+"""The thread around the relay: broker connection, pause, stop, errors, liveness, wake-ups."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class Bench:
         for _ in range(count):
             self.store.add(options=OPTIONS)
 
-    def started(self, *, gate: bool = True) -> Bench:
+    def started(self, *, broker: bool = True) -> Bench:
         self.service.start()
-        if gate:
+        if broker:
             self.service.broker_up()
         return self
 
@@ -108,22 +108,22 @@ def bench() -> Iterator[Bench]:
     bench.stop(2)
 
 
-def test_relays_once_started_and_the_gate_is_open(bench: Bench) -> None:
+def test_relays_once_started_and_the_broker_is_up(bench: Bench) -> None:
     bench.add(3)
     bench.started().wait_until_published(3)
     wait_for(lambda: bench.service.state == "relaying")
     assert bench.counters["published"] == 3
 
 
-def test_the_gate_may_open_before_the_thread_runs(bench: Bench) -> None:
+def test_the_broker_may_be_up_before_the_thread_runs(bench: Bench) -> None:
     bench.add()
     bench.service.broker_up()
     assert bench.service.state == "not started"
-    bench.started(gate=False).wait_until_published(1)
+    bench.started(broker=False).wait_until_published(1)
 
 
-def test_nothing_is_claimed_while_the_gate_is_closed(bench: Bench) -> None:
-    bench.started(gate=False)
+def test_nothing_is_claimed_while_the_broker_is_down(bench: Bench) -> None:
+    bench.started(broker=False)
     bench.add()
     wait_for(lambda: bench.service.state == "waiting for the broker")
     assert next(iter(bench.store.rows.values())).claimed_by is None
@@ -133,7 +133,7 @@ def test_nothing_is_claimed_while_the_gate_is_closed(bench: Bench) -> None:
     assert bench.service.state == "waiting for the broker"
 
 
-def test_a_gate_that_closes_in_mid_batch_lets_it_finish() -> None:
+def test_a_broker_that_goes_down_in_mid_batch_lets_it_finish() -> None:
     bench = Bench(SlowPublisher())
     bench.add(2)
     bench.started()
@@ -143,7 +143,7 @@ def test_a_gate_that_closes_in_mid_batch_lets_it_finish() -> None:
     wait_for(lambda: bench.store.rows == {})
     bench.add()
     bench.stop()
-    assert len(bench.publisher.published) == 2, "a stop with the gate closed sends nothing"
+    assert len(bench.publisher.published) == 2, "a stop without the broker sends nothing"
 
 
 def test_pause_and_resume(bench: Bench) -> None:
@@ -288,7 +288,7 @@ class TestErrors:
     def test_a_thread_that_ended_by_itself_is_not_called_new(self, bench: Bench) -> None:
         bench.service._run = lambda: None  # type: ignore[method-assign]
         bench.service._thread = threading.Thread(target=bench.service._run)
-        bench.started(gate=False)
+        bench.started(broker=False)
         bench.service._thread.join(5)
         assert bench.service.state == "crashed"
 
@@ -322,7 +322,7 @@ class TestErrors:
 class TestLiveness:
     def test_touched_while_idle_busy_and_without_a_broker(self, tmp_path: Path) -> None:
         file = tmp_path / "alive"
-        bench = Bench(idle_time=60, liveness_file=str(file)).started(gate=False)
+        bench = Bench(idle_time=60, liveness_file=str(file)).started(broker=False)
         self._wait_for_touch(file)
         bench.service.broker_up()
         self._wait_for_touch(file)
