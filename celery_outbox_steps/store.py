@@ -3,8 +3,8 @@
 The invariant behind every write: **a row belongs to the relay whose id stands in `claimed_by`
 until `claimed_until`, by the database's clock, and to nobody else.** All writes of a relay are
 fenced with its id, so one that comes late changes nothing; only what the broker has is settled also
-where the claim was forgotten or given back. `tests/contract` runs one suite against every
-implementation; `celery_outbox_steps.testing.MemoryStore` is the twin without a database.
+where the claim was forgotten or given back. Every implementation passes the suite
+`celery_outbox_steps.testing.contract`; `celery_outbox_steps.testing.MemoryStore` has no database.
 """
 
 from __future__ import annotations

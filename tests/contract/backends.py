@@ -7,7 +7,6 @@ moving every timestamp into the past; in memory by turning the clock.
 from __future__ import annotations
 
 import os
-import time
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management import call_command
 from django.db import connections
 
-from celery_outbox_steps.testing import MemoryStore
+from celery_outbox_steps.testing import contract
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, DatabaseNow
 from django_integration.store import DjangoStore
 from tests import helpers
@@ -48,49 +47,13 @@ EARLIER = {
 }
 
 
-class MemoryBackend:
-    """`MemoryStore`s share one set of rows, as relays share a table."""
+class MemoryBackend(contract.MemoryBackend):
+    """The package's own, with the handles that the tests here need besides."""
 
-    name = "memory"
-    vendor = "memory"
-
-    def __init__(self) -> None:
-        self._shift = 0.0
-        self._rows: Any = None
-        self.clear()
+    name = vendor = "memory"
 
     def clear(self) -> None:
-        self._rows = MemoryStore(clock=self._clock)
-
-    def store(self, **options: Any) -> MemoryStore:
-        store = MemoryStore(clock=self._clock, **options)
-        store.rows, store.dead_letters = self._rows.rows, self._rows.dead_letters
-        store._lock = self._rows._lock
-        store._next_id = self._rows._next_id  # type: ignore[method-assign]
-        return store
-
-    def add(self, count: int = 1, **columns: Any) -> list[int]:
-        return [self._rows.add(**columns) for _ in range(count)]
-
-    def rows(self) -> list[dict[str, Any]]:
-        with self._rows._lock:
-            return [_as_dict(row) for row in self._rows.rows.values()]
-
-    def dead_letters(self) -> list[dict[str, Any]]:
-        with self._rows._lock:
-            return [
-                {**_as_dict(letter.row), "id": letter.id, "failure_reason": letter.failure_reason}
-                for letter in self._rows.dead_letters.values()
-            ]
-
-    def seconds_until(self, moment: float) -> float:
-        return moment - self._clock()
-
-    def pass_time(self, seconds: float) -> None:
-        self._shift += seconds
-
-    def _clock(self) -> float:
-        return time.time() + self._shift
+        self.__init__()  # type: ignore[misc]
 
 
 class DatabaseBackend:
@@ -248,7 +211,3 @@ def _created(backend: DatabaseBackend) -> Iterator[None]:
 
 def _columns(row: Any) -> dict[str, Any]:
     return {field.column: getattr(row, field.column) for field in row._meta.concrete_fields}
-
-
-def _as_dict(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in type(row).__slots__}
