@@ -17,7 +17,7 @@ from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
-from tests.proj.databases import rabbitmq_url, redis_url
+from tests.harness.databases import rabbitmq_url, redis_url
 from tests.proj.fixtures import databases, postgresql, use_database
 
 if TYPE_CHECKING:

@@ -6,18 +6,17 @@ moving every timestamp into the past; in memory by turning the clock.
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from django.core.management import call_command
 from django.db import connections
 
 from celery_outbox_steps.testing import contract
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, DatabaseNow
 from django_integration.store import DjangoStore
 from tests import helpers
+from tests.harness.databases import Databases, installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,73 +139,17 @@ def opened(name: str, directory: Path, *, migrated: bool = True) -> Iterator[Bac
     if name == "memory":
         yield MemoryBackend()
         return
-    suffix = "" if migrated else "_empty"
-    backend = DatabaseBackend(name, _settings(name, directory, suffix), suffix)
-    with registered(backend), _created(backend):
+    if name in SERVICES:
+        helpers.require_service(SERVICES[name])
+    suffix, databases = "" if migrated else "_empty", Databases(directory)
+    settings = databases.get(SERVICES.get(name, name), f"contract{suffix}", migrated=migrated)
+    backend = DatabaseBackend(name, settings, suffix)
+    with installed(backend.alias, settings):
         assert connections[backend.alias].Database.__name__ == MODULES[name]
-        if migrated:
-            call_command("migrate", "celery_outbox", database=backend.alias, verbosity=0)
         yield backend
         for store in backend._stores:
             store.close()
-        connections[backend.alias].close()
-
-
-@contextmanager
-def registered(backend: DatabaseBackend) -> Iterator[None]:
-    """Django knows the alias only inside this block, so that no other test sees it."""
-    known = connections.configure_settings({"default": {}, backend.alias: backend.settings})
-    connections.settings[backend.alias] = known[backend.alias]
-    try:
-        yield
-    finally:
-        connections[backend.alias].close()
-        del connections[backend.alias]
-        del connections.settings[backend.alias]
-
-
-def _settings(name: str, directory: Path, suffix: str) -> dict[str, Any]:
-    if name == "sqlite":
-        return {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": str(directory / f"contract{suffix}.sqlite3"),
-            "OPTIONS": {"timeout": 20},
-        }
-    service = helpers.require_service(SERVICES[name])
-    shared = {
-        "NAME": f"outbox_contract_{os.getpid()}{suffix}",
-        "HOST": service.host,
-        "PORT": str(service.port),
-    }
-    if SERVICES[name] == "postgresql":
-        user = os.environ.get("PGUSER", "postgres")
-        return {"ENGINE": "django.db.backends.postgresql", "USER": user, **shared}
-    return {
-        "ENGINE": "django.db.backends.mysql",
-        "USER": "root",
-        "PASSWORD": "",
-        "OPTIONS": {"charset": "utf8mb4"},
-        **shared,
-    }
-
-
-@contextmanager
-def _created(backend: DatabaseBackend) -> Iterator[None]:
-    connection = connections[backend.alias]
-    if connection.vendor == "sqlite":
-        yield
-        return
-    database = connection.ops.quote_name(backend.settings["NAME"])
-    with connection._nodb_cursor() as cursor:
-        cursor.execute(f"DROP DATABASE IF EXISTS {database}")
-        cursor.execute(f"CREATE DATABASE {database}")
-    try:
-        yield
-    finally:
-        connections[backend.alias].close()
-        force = " WITH (FORCE)" if connection.vendor == "postgresql" else ""
-        with suppress(Exception), connection._nodb_cursor() as cursor:
-            cursor.execute(f"DROP DATABASE {database}{force}")
+    databases.drop_all()
 
 
 def _columns(row: Any) -> dict[str, Any]:
