@@ -4,7 +4,7 @@ The invariant behind every write: **a row belongs to the relay whose id stands i
 until `claimed_until`, by the database's clock, and to no other.** All writes of a relay are fenced
 with its id, so one that comes late changes nothing; only what the broker has is settled also where
 the claim was forgotten or given back. A relay takes a `RelayStore`, a command an `OperatorStore`.
-`tests/contract` runs one suite against every implementation.
+Every implementation passes the suite `celery_outbox_steps.testing.contract`.
 """
 
 from __future__ import annotations

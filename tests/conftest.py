@@ -1,8 +1,8 @@
 """What all suites share: marks by directory, services by mark, and a tally by suite.
 
-A test in tests/unit is marked `unit`, and so on for each suite. A test marked `postgresql`,
-`mysql`, `rabbitmq` or `redis` runs only if that server answers: without it the test is
-skipped, and in CI (`CI` is set) it fails. The helpers themselves are in tests/helpers.py.
+A test in tests/unit is marked `unit`, and so on for each suite (tests/suites.py). A test marked
+`postgresql`, `mysql`, `rabbitmq` or `redis` runs only if that server answers: without it the test
+is skipped, and in CI (`CI` is set) it fails. The helpers themselves are in tests/helpers.py.
 """
 
 from __future__ import annotations
@@ -16,25 +16,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import helpers
+from tests.suites import SUITES, TESTS, suite_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.services import Service
 
-TESTS = Path(__file__).parent
-SUITES = {
-    "unit": "no database, no broker, seconds",
-    "services": "the program that finds or starts the test services",
-    "contract": "the Store contract on every store",
-    "integration": "Django with a real database and a real broker",
-    "acceptance": "real worker processes, killed and starved",
-    "canvas": "every kind of canvas, the same as with plain Celery",
-    "security": "what a hostile row can't do",
-    "poison": "one message neither stops nor multiplies the others; outages spend no retry",
-    "explorer": "every order of events within budgets, on the real relay",
-    "chaos": "faults from a seed, and two ledgers to compare",
-}
 SERVICE_MARKS = ("postgresql", "mysql", "rabbitmq", "redis")
 _counts: dict[str, Counter[str]] = defaultdict(Counter)
 _seconds: defaultdict[str, float] = defaultdict(float)
@@ -59,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        suite = _suite_of(item.path)
+        suite = suite_of(item.path)
         if suite in SUITES:
             item.add_marker(suite)
 
@@ -71,7 +59,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    suite = _suite_of(TESTS.parent / report.nodeid.partition("::")[0])
+    suite = suite_of(TESTS.parent / report.nodeid.partition("::")[0])
     _seconds[suite] += report.duration
     if report.when == "call" or not report.passed:
         outcome = "errors" if report.failed and report.when != "call" else report.outcome
@@ -84,10 +72,3 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if target and not hasattr(session.config, "workerinput"):
         suites = {name: {**_counts[name], "seconds": _seconds[name]} for name in _counts}
         Path(target).write_text(json.dumps(suites))
-
-
-def _suite_of(path: Path) -> str:
-    try:
-        return path.relative_to(TESTS).parts[0]
-    except ValueError:
-        return "other"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tests.harness.settings import database_settings
+
 SIDE = os.environ.get("OUTBOX_BENCH_SIDE", "ours")
 BROKER = os.environ.get("OUTBOX_BENCH_BROKER", "rabbitmq")
 RABBITMQ_URL = os.environ.get("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//")
@@ -24,29 +26,11 @@ IDLE = "outbox-bench.idle"
 def database(where: str) -> dict[str, Any]:
     """Settings of `vendor:name`, on the server that the environment names."""
     vendor, _, name = where.partition(":")
-    if vendor == "postgresql":
-        return {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": name,
-            "USER": os.environ.get("PGUSER", "postgres"),
-            "HOST": os.environ.get("PGHOST", "127.0.0.1"),
-            "PORT": os.environ.get("PGPORT", "5432"),
-        }
-    if vendor == "mysql":
-        return {
-            "ENGINE": "django.db.backends.mysql",
-            "NAME": name,
-            "USER": "root",
-            "HOST": os.environ.get("MYSQL_HOST", "127.0.0.1"),
-            "PORT": os.environ.get("MYSQL_PORT", "3306"),
-            "OPTIONS": {"charset": "utf8mb4"},
-        }
-    wal = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
-    return {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": name,
-        "OPTIONS": {"timeout": 20, "init_command": wal, "transaction_mode": "IMMEDIATE"},
-    }
+    settings = database_settings(vendor, name)
+    if vendor == "sqlite":
+        wal = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
+        settings["OPTIONS"] |= {"init_command": wal, "transaction_mode": "IMMEDIATE"}
+    return settings
 
 
 SECRET_KEY = "benchmarks"

@@ -1,6 +1,7 @@
 """For tests without a database or a broker: a Store in memory and a publisher that remembers.
 
-`MemoryStore` keeps the contract of `celery_outbox_steps.store`, and passes its suite.
+`MemoryStore` keeps the contract of `celery_outbox_steps.store`. The suite that shows it, for any
+store, is `celery_outbox_steps.testing.contract`: not imported here, because it needs pytest.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Twins for tests: a Store without a database and a Publisher without a broker.
+"""A Store without a database, for tests.
 
 `MemoryStore` keeps the whole contract of `celery_outbox_steps.store`, lease and fence included, on
-a clock that the test may turn; `tests/contract` holds it to that. `RecordingPublisher` remembers
-what it was given and fails when told to. Neither is meant for production.
+a clock that the test may turn; `celery_outbox_steps.testing.contract` is the suite that shows it.
+Not meant for production: the rows end with the process.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import sys
 import threading
 import time
@@ -38,6 +39,8 @@ from celery_outbox_steps.store import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from typing_extensions import Self
 
 
 @dataclass(slots=True)
@@ -91,7 +94,14 @@ class MemoryStore:
         self._clock = clock
         self._lock = threading.RLock()
         self._wake_event = threading.Event()
-        self._last_id = 0
+        self._ids = itertools.count(1)
+
+    def beside(self, *, retention: float | None = None) -> Self:
+        """Another store on the same rows, as another relay has one on the same table."""
+        other = type(self)(clock=self._clock, retention=retention)
+        other.rows, other.dead_letters = self.rows, self.dead_letters
+        other._lock, other._ids = self._lock, self._ids  # noqa: SLF001  the same class
+        return other
 
     def add(self, task_name: str = "tests.task", *, due_in: float = 0.0, **columns: Any) -> int:
         """Store a row that is due in so many seconds; its id."""
@@ -112,10 +122,16 @@ class MemoryStore:
                 "due_at": now + due_in,
             }
             row = MemoryRow(
-                **{**defaults, "id": self._next_id(), "task_name": task_name, **columns}
+                **{**defaults, "id": next(self._ids), "task_name": task_name, **columns}
             )
             self.rows[row.id] = row
             return row.id
+
+    def snapshot(self) -> tuple[list[MemoryRow], list[MemoryDeadLetter]]:
+        """Copies of all rows and dead letters, as they are at one moment."""
+        with self._lock:
+            letters = self.dead_letters.values()
+            return [replace(row) for row in self.rows.values()], [replace(each) for each in letters]
 
     def check(self) -> None:
         """Memory is always there."""
@@ -272,7 +288,7 @@ class MemoryStore:
 
     def _bury(self, row: MemoryRow, error: str) -> None:
         del self.rows[row.id]
-        letter_id = self._next_id()
+        letter_id = next(self._ids)
         self.dead_letters[letter_id] = MemoryDeadLetter(letter_id, row, self._clock(), error)
 
     def _revive(self, letter: MemoryDeadLetter) -> None:
@@ -280,7 +296,7 @@ class MemoryStore:
         now = self._clock()
         row = replace(
             letter.row,
-            id=self._next_id(),
+            id=next(self._ids),
             retries=0,
             created_at=now,
             due_at=now,
@@ -324,10 +340,6 @@ class MemoryStore:
 
     def _age(self, rows: list[MemoryRow]) -> float:
         return max((self._clock() - row.created_at for row in rows), default=0.0)
-
-    def _next_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
 
 
 def _is_due(row: MemoryRow, now: float, adopting: str | None) -> bool:

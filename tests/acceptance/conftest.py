@@ -6,17 +6,15 @@ stops, starves or restarts is private and its own.
 
 from __future__ import annotations
 
-import os
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.core.management import call_command
 from django.db import connections
 
 from tests import helpers
-from tests.acceptance.processes import PrivateServer
 from tests.acceptance.stage import Stage
+from tests.harness.databases import Databases
+from tests.harness.servers import PrivateServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from tests.services import Service
 
 LEDGER_DB = 12
-RUN = f"{os.getpid()}_{uuid.uuid4().hex[:6]}"
-ADMIN = {"postgres": "postgres", "mysql": "mysql"}
 
 
 @pytest.fixture(autouse=True)
@@ -36,71 +32,28 @@ def _database_access(django_db_blocker: Any) -> Iterator[None]:
         yield
 
 
-class Databases:
-    """Databases of this run, made on demand and dropped at its end."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._made: dict[str, tuple[Service, str]] = {}
+class AliasedDatabases(Databases):
+    """Databases of this run, each under an alias that Django keeps until the run ends."""
 
     def make(self, kind: str, *, service: Service | None = None, suffix: str = "") -> str:
         """A Django alias of a migrated database of this kind."""
         alias = f"acceptance_{kind}{suffix}"
-        if alias in self._made or alias in connections.settings:
-            return alias
-        if kind == "sqlite":
-            _register(
-                alias, "sqlite3", str(self._path / f"{alias}.sqlite3"), OPTIONS={"timeout": 20}
-            )
-        else:
-            service = service or helpers.require_service(kind)
-            self._made[alias] = (service, f"{alias}_{RUN}")
-            self._create(alias)
-        call_command("migrate", "celery_outbox", database=alias, verbosity=0)
+        if alias not in connections.settings:
+            if service is None and kind != "sqlite":
+                service = helpers.require_service(kind)
+            connections.settings[alias] = self.get(kind, alias, service=service)
         return alias
 
     def drop_all(self) -> None:
-        for alias, (service, name) in self._made.items():
-            connections[alias].close()
-            if service.pids:
-                continue  # a private server, which goes with all its data
-            with connections[self._admin(service)].cursor() as cursor:
-                force = " WITH (FORCE)" if service.name == "postgres" else ""
-                cursor.execute(f"DROP DATABASE IF EXISTS {name}{force}")
         connections.close_all()
-
-    def _create(self, alias: str) -> None:
-        service, name = self._made[alias]
-        with connections[self._admin(service)].cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE {name}")
-        _register_server(alias, service, name)
-
-    def _admin(self, service: Service) -> str:
-        alias = f"admin_{service.name}_{service.port}"
-        if alias not in connections.settings:
-            _register_server(alias, service, ADMIN[service.name])
-        return alias
-
-
-def _register_server(alias: str, service: Service, name: str) -> None:
-    user = os.environ.get("PGUSER", "postgres") if service.name == "postgres" else "root"
-    engine = "postgresql" if service.name == "postgres" else "mysql"
-    options = {} if engine == "postgresql" else {"charset": "utf8mb4"}
-    where = {"HOST": service.host, "PORT": str(service.port), "USER": user, "OPTIONS": options}
-    _register(alias, engine, name, **where)
-
-
-def _register(alias: str, engine: str, name: str, **more: Any) -> None:
-    settings = {"ENGINE": f"django.db.backends.{engine}", "NAME": name, "PASSWORD": "", **more}
-    complete = connections.configure_settings({"default": {}, alias: settings})
-    connections.settings[alias] = complete[alias]
+        super().drop_all()
 
 
 @pytest.fixture(scope="session")
 def databases(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any
-) -> Iterator[Databases]:
-    made = Databases(tmp_path_factory.mktemp("databases"))
+) -> Iterator[AliasedDatabases]:
+    made = AliasedDatabases(tmp_path_factory.mktemp("databases"))
     yield made
     with django_db_blocker.unblock():
         made.drop_all()
@@ -127,7 +80,7 @@ def private_server(
 
 
 @pytest.fixture
-def stage_with(tmp_path: Path, databases: Databases) -> Iterator[Callable[..., Stage]]:
+def stage_with(tmp_path: Path, databases: AliasedDatabases) -> Iterator[Callable[..., Stage]]:
     """`stage_with("postgres", "rabbitmq", **settings)`, on the shared servers by default."""
     stages: list[Stage] = []
 

@@ -8,7 +8,6 @@ keys and node names, so that the servers may be shared with anybody.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -24,8 +23,8 @@ from kombu import Connection, Exchange, Queue
 
 from django_integration import OutboxCelery
 from tests import helpers
-from tests.acceptance.processes import LocalProcess, LocalWorkerContainer, Worker
-from tests.services import ROOT
+from tests.harness.processes import LocalProcess, clean_environment
+from tests.harness.workers import LocalWorkerContainer, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -278,7 +277,6 @@ class Stage:
         return {"global_keyprefix": f"{self.prefix}:"} if "redis:" in self.broker else {}
 
     def _environment(self, more: Mapping[str, Any] | None = None) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         databases = {name: _settings_of(alias) for name, alias in self.aliases.items()}
         settings = {
             "CELERY_BROKER_URL": self.broker,
@@ -288,16 +286,12 @@ class Stage:
             **self.settings,
             **(more or {}),
         }
-        return {
-            **kept,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-            "C_FORCE_ROOT": "1",
-            "ACCEPTANCE_DATABASES": json.dumps(databases),
-            "ACCEPTANCE_SETTINGS": json.dumps(settings),
-            "ACCEPTANCE_LEDGER": f"{self.ledger} {self.prefix}",
+        return clean_environment(
+            ACCEPTANCE_DATABASES=json.dumps(databases),
+            ACCEPTANCE_SETTINGS=json.dumps(settings),
+            ACCEPTANCE_LEDGER=f"{self.ledger} {self.prefix}",
             **self.environment,
-        }
+        )
 
     def _forget_broker(self) -> None:
         with (

@@ -10,14 +10,15 @@ from django.db import connections
 
 from tests import helpers
 from tests.acceptance.load import steady_load
-from tests.integration.publishers.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.acceptance.conftest import Databases
-    from tests.acceptance.processes import PrivateServer, Worker
     from tests.acceptance.stage import Stage
+    from tests.harness.servers import PrivateServer
+    from tests.harness.workers import Worker
 
 PATIENCE = ("--outbox-send-timeout=2", "--outbox-broker-outage-cooldown=2")
 

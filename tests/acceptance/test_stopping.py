@@ -10,7 +10,7 @@ import pytest
 from django_integration.store import DjangoStore
 from tests import helpers
 from tests.acceptance.load import steady_load
-from tests.integration.publishers.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

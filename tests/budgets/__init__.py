@@ -1,1 +1,1 @@
-"""The gate: what speed is made of, counted and never timed, so that it holds on any machine."""
+"""Budgets: what speed is made of, counted and never timed, so that it holds on any machine."""

@@ -18,7 +18,7 @@ from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
-from tests.proj.databases import rabbitmq_url, redis_url
+from tests.harness.databases import rabbitmq_url, redis_url
 from tests.proj.fixtures import databases, postgresql, use_database
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def make_app() -> Iterator[Callable[..., Any]]:
             broker: str = "", cls: type[Celery] = OutboxCelery, through: int | None = None
         ) -> Any:
             broker = broker or rabbitmq_url()
-            queue = f"gate-{uuid4().hex[:8]}"
+            queue = f"budgets-{uuid4().hex[:8]}"
             url = broker if through is None else replace_address(broker, through)
-            app = cls("gate", broker=url, set_as_current=False)
+            app = cls("budgets", broker=url, set_as_current=False)
             app.conf.update(task_default_queue=queue, task_ignore_result=True)
             stack.callback(app.close)
             stack.callback(_delete_queue, broker, queue)
 
-            @app.task(name="gate.noop", shared=False)
+            @app.task(name="budgets.noop", shared=False)
             def noop(*args: Any) -> None:
                 """Nothing."""
 
@@ -80,7 +80,7 @@ def relay_of(request: pytest.FixtureRequest) -> Callable[..., Relay]:
         settings = RelayConfig(**config)
         publisher = publisher_for(app, settings.declare)
         relay = Relay(
-            app, DjangoStore("default"), publisher, settings, "gate", recorders=recorders_for(app)
+            app, DjangoStore("default"), publisher, settings, "budgets", recorders=recorders_for(app)
         )
         request.addfinalizer(relay.close)
         return relay
@@ -92,7 +92,7 @@ def enqueue(app: Any, count: int) -> None:
     """So many rows, committed."""
     with transaction.atomic(), app.outbox_bulk():
         for number in range(count):
-            app.tasks["gate.noop"].delay(number)
+            app.tasks["budgets.noop"].delay(number)
 
 
 @contextmanager

@@ -87,8 +87,8 @@ def collections():
 
 
 def test_a_call_takes_fewer_calls_than_a_direct_one(app, make_app):
-    direct = make_app(cls=Celery).tasks["gate.noop"]
-    stored = app.tasks["gate.noop"]
+    direct = make_app(cls=Celery).tasks["budgets.noop"]
+    stored = app.tasks["budgets.noop"]
     single(direct, 5)
     with transaction.atomic():
         single(stored, 5)
@@ -96,7 +96,7 @@ def test_a_call_takes_fewer_calls_than_a_direct_one(app, make_app):
 
 
 def test_a_bulk_takes_fewer_calls(app):
-    task = app.tasks["gate.noop"]
+    task = app.tasks["budgets.noop"]
     with transaction.atomic():
         bulk(task, 5)
         assert calls(bulk, task, 100) <= BULK_AGAINST_SINGLE * calls(single, task, 100)

@@ -7,8 +7,8 @@ from django.db import connections
 
 from tests.budgets.conftest import enqueue, needs_batches
 from tests.budgets.wiretap import Wiretap
+from tests.harness.databases import installed, redis_url
 from tests.helpers import require_service
-from tests.proj.databases import installed, redis_url
 
 PUBLISH = b"\x00\x3c\x00\x28"
 """Class 60, method 40: Basic.Publish, as it stands in the stream."""

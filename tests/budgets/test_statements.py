@@ -25,7 +25,7 @@ def vendor(request, use_database):
 
 @pytest.fixture
 def noop(app):
-    return app.tasks["gate.noop"]
+    return app.tasks["budgets.noop"]
 
 
 def test_a_call_is_one_insert(vendor, noop):
@@ -48,7 +48,7 @@ def test_a_call_outside_of_a_transaction_is_one_insert(vendor, noop):
 def test_a_bulk_is_one_insert(vendor, app, count):
     with transaction.atomic(), counted(connection) as statements, app.outbox_bulk():
         for number in range(count):
-            app.tasks["gate.noop"].delay(number)
+            app.tasks["budgets.noop"].delay(number)
     assert len([sql for sql in statements if "INSERT" in sql]) == 1
     assert len(statements) == 1
 

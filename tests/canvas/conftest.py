@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import uuid
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -16,18 +15,17 @@ from django.db import connection, connections, transaction
 from kombu import Connection
 
 from tests import helpers
-from tests.acceptance.processes import LocalProcess
 from tests.canvas.project import KINDS, build
-from tests.proj.databases import installed, redis_url
+from tests.harness.databases import installed, redis_url
+from tests.harness.processes import LocalProcess, clean_environment
 from tests.proj.fixtures import databases
-from tests.services import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tests.proj.databases import Databases
+    from tests.harness.databases import Databases
 
 __all__ = ["databases"]
 
@@ -91,11 +89,7 @@ def _side(
     kind: str, pool: str, backend: str, database: dict[str, Any], path: Path
 ) -> Iterator[Side]:
     conf = _conf(kind, backend)
-    environment = {
-        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-        "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "C_FORCE_ROOT": "1",
-        "CANVAS_APP": kind, "CANVAS_CONF": json.dumps(conf),
-    }  # fmt: skip
+    environment = clean_environment(CANVAS_APP=kind, CANVAS_CONF=json.dumps(conf))
     relay: list[str] = []
     if kind == "outbox":
         wanted = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")

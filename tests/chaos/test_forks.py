@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import helpers
-from tests.integration.publishers.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

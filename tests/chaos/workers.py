@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests import helpers
+from tests.harness.processes import LocalProcess
 from tests.services import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.integration.publishers.proxy import Proxy
+    from tests.harness.proxy import Proxy
 
 WITNESS = "witness"
 FLAVOURS: dict[str, list[str]] = {
@@ -92,8 +93,8 @@ class Slot:
         """Workers that could not start: the database was away at that moment."""
         self.replaces = True
         self._random = random.Random(f"flavours {self.seed} {self.name}")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._dying: list[subprocess.Popen[bytes]] = []
+        self._process: LocalProcess | None = None
+        self._dying: list[LocalProcess] = []
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -103,11 +104,10 @@ class Slot:
             self.started += 1
             if self.name != WITNESS:
                 self.flavour = self._next_flavour()
-            with self.log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    self._command(), cwd=self.path, env=self._environment(),
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                )  # fmt: skip
+            self._process = LocalProcess(
+                self._command(), name=self.log.stem, cwd=self.path, env=self._environment()
+            )
+            self._process.start()
 
     @property
     def log(self) -> Path:
@@ -120,7 +120,7 @@ class Slot:
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.status == "running"
 
     @property
     def ready(self) -> bool:
@@ -133,7 +133,7 @@ class Slot:
                 return
             text = self.log.read_text(errors="replace")
             if " ready." in text:
-                self.last_words.append(f"{self.log.name}: {self._process.returncode}")
+                self.last_words.append(f"{self.log.name}: {self._process.wait(10)}")
             else:
                 self.refusals += 1
             self.start()
@@ -141,8 +141,11 @@ class Slot:
     def kill(self) -> None:
         """Without a word, and a new one at once."""
         with self.lock:
-            os.kill(self.pid, signal.SIGKILL)
-            self._bury(self.pid)
+            assert self._process is not None
+            self._process.kill()
+            # Its children die with it; until then they hold its sockets.
+            gone = self.pid
+            helpers.wait_for(lambda: not _group(gone), 10, "the children outlive their parent")
             self.start()
 
     def ask_to_stop(self, number: int) -> Callable[[float], float]:
@@ -153,7 +156,7 @@ class Slot:
         with self.lock:
             old, began = self._process, time.monotonic()
             assert old is not None
-            old.send_signal(number)
+            old.kill(number)
             self._dying.append(old)
             self.start()
 
@@ -161,7 +164,7 @@ class Slot:
             try:
                 old.wait(timeout)
             except subprocess.TimeoutExpired:
-                _end(old)
+                old.end()
                 raise
             return time.monotonic() - began
 
@@ -171,7 +174,7 @@ class Slot:
         """Warm, and nobody takes its place; the returned function waits for it."""
         self.replaces = False
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        self._process.kill(signal.SIGTERM)
         return self._process.wait
 
     def end(self) -> None:
@@ -180,13 +183,7 @@ class Slot:
         with self.lock:
             for process in (*self._dying, self._process):
                 if process is not None:
-                    _end(process)
-
-    def _bury(self, pid: int) -> None:
-        assert self._process is not None
-        self._process.wait(30)
-        # Its children die with it; until then they hold its sockets.
-        helpers.wait_for(lambda: not _group(pid), 10, "the children outlive their parent")
+                    process.end()
 
     # -- looks ------------------------------------------------------------------------------------
 
@@ -244,18 +241,6 @@ class Supervisor:
         while not self._end.wait(0.2):
             for slot in self._slots:
                 slot.supervise()
-
-
-def environment(**extra: str) -> dict[str, str]:
-    """A clean one, with the project importable."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "C_FORCE_ROOT": "1", **extra}
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
 
 
 def _group(pid: int) -> list[int]:

@@ -18,11 +18,13 @@ import redis
 from kombu import Connection
 
 from tests import helpers
-from tests.acceptance.processes import PrivateServer
 from tests.chaos.audit import AUDIT, Audit
 from tests.chaos.project import QUEUES
-from tests.chaos.workers import WITNESS, Slot, Supervisor, environment
-from tests.integration.publishers.proxy import Proxy
+from tests.chaos.workers import WITNESS, Slot, Supervisor
+from tests.harness.processes import LocalProcess, clean_environment
+from tests.harness.proxy import Proxy
+from tests.harness.servers import PrivateServer
+from tests.harness.settings import database_settings
 from tests.services import programs
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class World:
         self.ledger = path / "producer.txt"
         self._stack = ExitStack()
         self._victims = victims
-        self._producer: subprocess.Popen[bytes] | None = None
+        self._producer: LocalProcess | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -97,25 +99,23 @@ class World:
 
     def start_producer(self, number: int) -> None:
         command = [sys.executable, "-m", "tests.chaos.producer", str(self.ledger)]
-        with (self.path / "producer.log").open("ab") as log:
-            self._producer = subprocess.Popen(
-                [*command, f"producer {self.seed} {number}", str(self.rate)],
-                cwd=self.path, env=self._environment(self.postgres.port, self.rabbit.port),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+        self._producer = LocalProcess(
+            [*command, f"producer {self.seed} {number}", str(self.rate)],
+            name="producer",
+            cwd=self.path,
+            env=self._environment(self.postgres.port, self.rabbit.port),
+        )
+        self._producer.start()
 
     def stop_producer(self) -> None:
         process, self._producer = self._producer, None
         if process is None:
             return
-        process.terminate()
         try:
-            code = process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-            raise
-        assert code == 0, (self.path / "producer.log").read_text()[-3000:]
+            process.ask_to_stop()
+            assert process.wait(30) == 0, process.logs()[-3000:]
+        finally:
+            process.end()
 
     # -- looks ------------------------------------------------------------------------------------
 
@@ -196,11 +196,11 @@ class World:
 
     def _environment(self, database_port: int, broker_port: int) -> dict[str, str]:
         database = {
-            "ENGINE": "django.db.backends.postgresql", "NAME": DATABASE, "USER": "postgres",
-            "HOST": "127.0.0.1", "PORT": str(database_port),
+            **database_settings("postgresql", DATABASE, self.postgres.service),
+            "PORT": str(database_port),
             "OPTIONS": {"connect_timeout": 5, "application_name": "worker"},
-        }  # fmt: skip
-        return environment(
+        }
+        return clean_environment(
             DJANGO_SETTINGS_MODULE="tests.chaos.project",
             CHAOS_DATABASE=json.dumps(database),
             CHAOS_BROKER=self._amqp_url(self.rabbit.port),

@@ -6,19 +6,17 @@ moving every timestamp into the past; in memory by turning the clock.
 
 from __future__ import annotations
 
-import os
-import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from django.core.management import call_command
 from django.db import connections
 
-from celery_outbox_steps.testing import MemoryStore
+from celery_outbox_steps.testing import contract
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, DatabaseNow
 from django_integration.store import DjangoStore
 from tests import helpers
+from tests.harness.databases import Databases, installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,49 +46,13 @@ EARLIER = {
 }
 
 
-class MemoryBackend:
-    """`MemoryStore`s share one set of rows, as relays share a table."""
+class MemoryBackend(contract.MemoryBackend):
+    """The package's own, with the handles that the tests here need besides."""
 
-    name = "memory"
-    vendor = "memory"
-
-    def __init__(self) -> None:
-        self._shift = 0.0
-        self._rows: Any = None
-        self.clear()
+    name = vendor = "memory"
 
     def clear(self) -> None:
-        self._rows = MemoryStore(clock=self._clock)
-
-    def store(self, **options: Any) -> MemoryStore:
-        store = MemoryStore(clock=self._clock, **options)
-        store.rows, store.dead_letters = self._rows.rows, self._rows.dead_letters
-        store._lock = self._rows._lock
-        store._next_id = self._rows._next_id  # type: ignore[method-assign]
-        return store
-
-    def add(self, count: int = 1, **columns: Any) -> list[int]:
-        return [self._rows.add(**columns) for _ in range(count)]
-
-    def rows(self) -> list[dict[str, Any]]:
-        with self._rows._lock:
-            return [_as_dict(row) for row in self._rows.rows.values()]
-
-    def dead_letters(self) -> list[dict[str, Any]]:
-        with self._rows._lock:
-            return [
-                {**_as_dict(letter.row), "id": letter.id, "failure_reason": letter.failure_reason}
-                for letter in self._rows.dead_letters.values()
-            ]
-
-    def seconds_until(self, moment: float) -> float:
-        return moment - self._clock()
-
-    def pass_time(self, seconds: float) -> None:
-        self._shift += seconds
-
-    def _clock(self) -> float:
-        return time.time() + self._shift
+        self.__init__()  # type: ignore[misc]
 
 
 class DatabaseBackend:
@@ -177,78 +139,18 @@ def opened(name: str, directory: Path, *, migrated: bool = True) -> Iterator[Bac
     if name == "memory":
         yield MemoryBackend()
         return
-    suffix = "" if migrated else "_empty"
-    backend = DatabaseBackend(name, _settings(name, directory, suffix), suffix)
-    with registered(backend), _created(backend):
+    if name in SERVICES:
+        helpers.require_service(SERVICES[name])
+    suffix, databases = "" if migrated else "_empty", Databases(directory)
+    settings = databases.get(SERVICES.get(name, name), f"contract{suffix}", migrated=migrated)
+    backend = DatabaseBackend(name, settings, suffix)
+    with installed(backend.alias, settings):
         assert connections[backend.alias].Database.__name__ == MODULES[name]
-        if migrated:
-            call_command("migrate", "celery_outbox", database=backend.alias, verbosity=0)
         yield backend
         for store in backend._stores:
             store.close()
-        connections[backend.alias].close()
-
-
-@contextmanager
-def registered(backend: DatabaseBackend) -> Iterator[None]:
-    """Django knows the alias only inside this block, so that no other test sees it."""
-    known = connections.configure_settings({"default": {}, backend.alias: backend.settings})
-    connections.settings[backend.alias] = known[backend.alias]
-    try:
-        yield
-    finally:
-        connections[backend.alias].close()
-        del connections[backend.alias]
-        del connections.settings[backend.alias]
-
-
-def _settings(name: str, directory: Path, suffix: str) -> dict[str, Any]:
-    if name == "sqlite":
-        return {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": str(directory / f"contract{suffix}.sqlite3"),
-            "OPTIONS": {"timeout": 20},
-        }
-    service = helpers.require_service(SERVICES[name])
-    shared = {
-        "NAME": f"outbox_contract_{os.getpid()}{suffix}",
-        "HOST": service.host,
-        "PORT": str(service.port),
-    }
-    if SERVICES[name] == "postgresql":
-        user = os.environ.get("PGUSER", "postgres")
-        return {"ENGINE": "django.db.backends.postgresql", "USER": user, **shared}
-    return {
-        "ENGINE": "django.db.backends.mysql",
-        "USER": "root",
-        "PASSWORD": "",
-        "OPTIONS": {"charset": "utf8mb4"},
-        **shared,
-    }
-
-
-@contextmanager
-def _created(backend: DatabaseBackend) -> Iterator[None]:
-    connection = connections[backend.alias]
-    if connection.vendor == "sqlite":
-        yield
-        return
-    database = connection.ops.quote_name(backend.settings["NAME"])
-    with connection._nodb_cursor() as cursor:
-        cursor.execute(f"DROP DATABASE IF EXISTS {database}")
-        cursor.execute(f"CREATE DATABASE {database}")
-    try:
-        yield
-    finally:
-        connections[backend.alias].close()
-        force = " WITH (FORCE)" if connection.vendor == "postgresql" else ""
-        with suppress(Exception), connection._nodb_cursor() as cursor:
-            cursor.execute(f"DROP DATABASE {database}{force}")
+    databases.drop_all()
 
 
 def _columns(row: Any) -> dict[str, Any]:
     return {field.column: getattr(row, field.column) for field in row._meta.concrete_fields}
-
-
-def _as_dict(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in type(row).__slots__}

@@ -16,14 +16,7 @@ import pytest
 from tests import helpers
 
 ROOT = Path(__file__).parents[2]
-MODULES = (
-    "test_store",
-    "test_claim",
-    "test_begin",
-    "test_isolation",
-    "test_listen",
-    "test_processes",
-)
+MODULES = ("test_store", "test_connections", "test_isolation", "test_listen", "test_processes")
 SUITE = [f"tests/contract/{name}.py" for name in MODULES]
 INSIDE = "OUTBOX_CONTRACT_DRIVER"
 

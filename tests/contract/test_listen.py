@@ -117,12 +117,13 @@ def pgbouncer(settings, directory):
 @pytest.fixture
 def pooled(postgresql, tmp_path):
     """The same database, seen through the pooler."""
-    from tests.contract.backends import DatabaseBackend, registered
+    from tests.contract.backends import DatabaseBackend
+    from tests.harness.databases import complete, installed
 
     with pgbouncer(postgresql.settings, tmp_path) as port:
         settings = {**postgresql.settings, "HOST": "127.0.0.1", "PORT": str(port)}
         backend = DatabaseBackend(postgresql.name, settings, "_pooled")
-        with registered(backend):
+        with installed(backend.alias, complete(backend.settings)):
             wait_for(lambda: _answers(backend), message="pgbouncer does not answer")
             yield backend
             for store in backend._stores:

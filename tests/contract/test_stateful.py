@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
-from celery_outbox_steps.store import DeadLetters
+from celery_outbox_steps.store import ORPHANED, DeadLetters
 
 # Far more than a test takes, so that real time never decides.
 STEP = 1000.0
@@ -36,11 +36,11 @@ class Row:
     published: bool = False
 
     def claimable(self, now: float, adopting: str | None) -> bool:
-        free = self.holder in (None, adopting) or self.until < now
+        free = self.holder in (None, ORPHANED, adopting) or self.until < now
         return not self.published and self.due <= now and free
 
     def settleable(self, relay: str, kind: str) -> bool:
-        forgotten = kind == "P" and self.holder is None and not self.published
+        forgotten = kind == "P" and self.holder in (None, ORPHANED) and not self.published
         return self.holder == relay or forgotten
 
 
@@ -171,7 +171,8 @@ class RelayGroup(RuleBasedStateMachine):
     def _settled(self, message, kind):
         row_id = message.id
         row = self.rows[row_id]
-        row.holder = None
+        row.holder = ORPHANED if kind == "D" and message.orphaned else None
+        row.retries = message.retries + (kind == "R")
         if kind == "X":
             self.dead += 1
         if kind == "X" or (kind == "P" and self.retention is None):
@@ -179,7 +180,6 @@ class RelayGroup(RuleBasedStateMachine):
         elif kind == "P":
             row.published = True
         else:
-            row.retries = message.retries + (kind == "R")
             row.attempted = True
             row.due = self.now + DELAY
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from tests.harness.processes import LocalProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,17 +40,10 @@ def run(command: str | list[str], cwd: Path, env: dict[str, str], timeout: float
 @contextmanager
 def running(command: str | list[str], cwd: Path, env: dict[str, str], log: Path) -> Iterator[Path]:
     """A process in the background, asked to stop in the end and killed if it does not."""
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, cwd=cwd, env=env, shell=isinstance(command, str),
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+    process = LocalProcess(command, name=log.stem, cwd=cwd, env=env)
+    process.log = log
+    process.start()
     try:
         yield log
     finally:
-        try:
-            process.terminate()  # only the first: a pool's children wait for their parent
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.stop(60)  # only the first one: a pool's children wait for their parent

@@ -13,7 +13,7 @@ from tests.explorer.bounds import BOUNDS
 PAGE = DOCS / "explanation" / "guarantees.md"
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 COST = re.compile(r"^\| `([\w ]+)`: .*? \| (\d+) \| (\d+) \| (\d+) \|", re.MULTILINE)
-NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+NAMED = re.compile(r"`((?:tests|celery_outbox_steps)/[\w/]+\.py)::(\w+)`")
 
 
 def named_tests() -> list[tuple[str, str, str]]:

@@ -2,7 +2,8 @@
 
 They are pieces of a project, so they get the names that such a project has. Functions are defined
 and not called. The README and the tutorial have tests of their own, which run all of it; so do the
-pages on testing, tracing, metrics and multi-tenancy, whose library changes Celery for the process.
+pages on testing, tracing, metrics, writing a store, and multi-tenancy, whose library changes Celery
+for the process.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ ELSEWHERE = {
     DOCS / "how-to" / "multi-tenancy.md",
     DOCS / "how-to" / "testing.md",
     DOCS / "how-to" / "tracing.md",
+    DOCS / "how-to" / "writing-a-store.md",
     DOCS / "reference" / "metrics.md",
 }
 PYTHON = [

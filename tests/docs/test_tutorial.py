@@ -5,16 +5,14 @@ The commands that other pages show are then run in the same project, while its w
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.docs.pages import DOCS, Block, blocks, name, pages, shell_lines
 from tests.docs.processes import run, with_programs_of
+from tests.harness.processes import LocalProcess
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ class Reader:
         self.home = home
         self.env = with_programs_of(home / ".venv", env)
         self.log = home / "worker.log"
-        self.worker: subprocess.Popen[bytes] | None = None
+        self.worker: LocalProcess | None = None
         self._worker_command = ""
 
     def follow(self, block: Block) -> str:
@@ -51,21 +49,13 @@ class Reader:
         return run(block.text, self.home, self.env, timeout=300)
 
     def start_worker(self) -> None:
-        with self.log.open("a") as log:
-            self.worker = subprocess.Popen(
-                f"exec {self._worker_command}",
-                shell=True,
-                cwd=self.home,
-                env=self.env,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        command = f"exec {self._worker_command}"
+        self.worker = LocalProcess(command, name="worker", cwd=self.home, env=self.env)
+        self.worker.start()
 
     def kill_worker(self) -> None:
         if self.worker is not None:
-            os.killpg(self.worker.pid, signal.SIGKILL)
-            self.worker.wait()
+            self.worker.end()
 
     def sees(self, text: str) -> None:
         wait_for(lambda: text in self.log.read_text(), 120, self.log.read_text)

@@ -12,11 +12,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tests import helpers
-from tests.acceptance.processes import LocalProcess
+from tests.harness.processes import LocalProcess
 
 if TYPE_CHECKING:
-    from tests.acceptance.processes import Worker
     from tests.acceptance.stage import Stage
+    from tests.harness.workers import Worker
 
 SETTINGS = "tests.acceptance.project.settings"
 BASE_APPS = ("django.contrib.contenttypes", "django.contrib.auth", "django_integration")

@@ -38,6 +38,7 @@ def test_the_wheel_holds_two_packages_and_nothing_else(wheel: set[str]) -> None:
     "name",
     [
         "celery_outbox_steps/py.typed",
+        "celery_outbox_steps/testing/contract/claiming.py",
         "django_integration/py.typed",
         "django_integration/migrations/0001_initial.py",
         "django_integration/management/commands/celery_outbox_stats.py",

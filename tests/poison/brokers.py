@@ -17,7 +17,7 @@ import redis
 from kombu import Connection, Queue
 
 from tests import helpers
-from tests.acceptance.processes import PrivateServer
+from tests.harness.servers import PrivateServer
 from tests.services import programs
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from celery_outbox_steps.messages import Message
 from celery_outbox_steps.publishers import publisher_for
 from django_integration.signals import outbox_message_sent
 from tests import helpers
-from tests.proj.databases import complete, installed
+from tests.harness.databases import complete, installed
 from tests.proj.settings import database_settings
 
 if TYPE_CHECKING:

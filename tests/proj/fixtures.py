@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections
 
+from tests.harness.databases import Databases, installed
 from tests.helpers import require_service
-from tests.proj.databases import Databases, installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

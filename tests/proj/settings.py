@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+
+from tests.harness.settings import database_settings
 
 SECRET_KEY = "tests"
 USE_TZ = True
@@ -20,32 +21,6 @@ CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL") or os.environ.get(
 )
 
 
-def database_settings(vendor: str) -> dict[str, Any]:
-    """The settings of a database on the server that the environment names."""
-    name = os.environ.get("OUTBOX_TEST_DB_NAME")
-    if vendor == "postgresql":
-        return {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": name or "test",
-            "USER": os.environ.get("PGUSER", "postgres"),
-            "HOST": os.environ.get("PGHOST", "127.0.0.1"),
-            "PORT": os.environ.get("PGPORT", "5432"),
-        }
-    if vendor == "mysql":
-        return {
-            "ENGINE": "django.db.backends.mysql",
-            "NAME": name or "test",
-            "USER": "root",
-            "PASSWORD": "",
-            "HOST": os.environ.get("MYSQL_HOST", "127.0.0.1"),
-            "PORT": os.environ.get("MYSQL_PORT", "3306"),
-            "OPTIONS": {"charset": "utf8mb4"},
-        }
-    return {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": name or "/tmp/celery_outbox_tests.sqlite3",
-        "OPTIONS": {"timeout": 20},
-    }
-
-
-DATABASES = {"default": database_settings(os.environ.get("OUTBOX_TEST_DB", "sqlite"))}
+VENDOR = os.environ.get("OUTBOX_TEST_DB", "sqlite")
+NAME = "/tmp/celery_outbox_tests.sqlite3" if VENDOR == "sqlite" else "test"
+DATABASES = {"default": database_settings(VENDOR, os.environ.get("OUTBOX_TEST_DB_NAME", NAME))}

@@ -18,6 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.suites import SUITES
+
 from . import ROOT
 from .equipment import Equipment
 
@@ -28,7 +30,6 @@ STAGES: dict[str, list[str | Path]] = {
     "types": [BIN / "mypy"],
     "imports": [BIN / "lint-imports", "--no-logo"],
 }
-SUITES = ("unit", "services", "contract", "explorer", "integration", "acceptance", "poison")
 NOTHING_RAN = "no tests ran"
 _CLOSING = re.compile(r"^(=+ )?(\d+ [a-z]+|no tests ran).* in [\d.]+s\b")
 
@@ -89,8 +90,7 @@ class Suite:
             report = Path(folder, "report.json")
             status = self._pytest({"OUTBOX_TEST_REPORT": str(report), "PYTHONUNBUFFERED": "1"})
             suites = json.loads(report.read_text()) if report.exists() else {}
-        for name in [*SUITES, *sorted(set(suites) - set(SUITES))]:
-            self.results.append(_suite_result(name, suites.get(name)))
+        self.results += by_suite(suites)
         if status:
             self.results.append(Result("pytest", False, f"exit status {status}"))
 
@@ -131,6 +131,12 @@ class Suite:
         for result in self.results:
             print(f"{result.verdict:<4} {result.name:<14} {result.text}")
         print(f"\n{self.closing}", flush=True)
+
+
+def by_suite(tallies: dict[str, dict[str, float]]) -> list[Result]:
+    """A result for every suite of the table, and for what is in none."""
+    names = [*SUITES, *sorted(set(tallies) - set(SUITES))]
+    return [_suite_result(name, tallies.get(name)) for name in names]
 
 
 def _suite_result(name: str, tally: dict[str, float] | None) -> Result:

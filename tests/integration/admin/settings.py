@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tests.harness.settings import database_settings
+
 SECRET_KEY = "tests"
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
@@ -48,25 +50,8 @@ CELERY_OUTBOX_REDACTOR = "tests.integration.admin.project.hide_cards"
 
 def _database(vendor: str) -> dict[str, Any]:
     """A database of this run's own: pytest-django creates and drops `test_<NAME>`."""
-    name = f"celery_outbox_admin_{os.getpid()}"
-    if vendor == "postgresql":
-        return {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": name,
-            "USER": "postgres",
-            "HOST": os.environ.get("PGHOST", "127.0.0.1"),
-            "PORT": os.environ.get("PGPORT", "5432"),
-        }
-    if vendor == "mysql":
-        return {
-            "ENGINE": "django.db.backends.mysql",
-            "NAME": name,
-            "USER": "root",
-            "HOST": os.environ.get("MYSQL_HOST", "127.0.0.1"),
-            "PORT": os.environ.get("MYSQL_PORT", "3306"),
-            "OPTIONS": {"charset": "utf8mb4"},
-        }
-    return {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    name = ":memory:" if vendor == "sqlite" else f"celery_outbox_admin_{os.getpid()}"
+    return database_settings(vendor, name)
 
 
 DATABASES = {

@@ -18,8 +18,8 @@ from django.test.utils import override_settings
 
 from django_integration.checks import check_databases
 from tests.contract.test_listen import pgbouncer
+from tests.harness.databases import installed
 from tests.helpers import wait_for
-from tests.proj.databases import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ import pytest
 from celery import Celery, chain, chord, group, signals
 
 from django_integration import OutboxCelery
+from tests.harness.databases import redis_url
 from tests.helpers import wait_for
-from tests.proj.databases import redis_url
 from tests.proj.relaying import publish_all, rows
 from tests.proj.workers import relay_until, relaying, running
 
@@ -155,7 +155,7 @@ def test_results_arrive_through_redis(call: str) -> None:
 @pytest.mark.rabbitmq
 @pytest.mark.parametrize("call", ["task", "group"])
 def test_results_arrive_through_rpc(call: str) -> None:
-    from tests.proj.databases import rabbitmq_url
+    from tests.harness.databases import rabbitmq_url
 
     app = worker_app("rpc://", rabbitmq_url())
     make, expected = CALLS[call]

@@ -16,7 +16,7 @@ from kombu import Producer
 from django_integration.enqueue import bulk
 from django_integration.enqueue.capture import CapturingProducer
 from django_integration.enqueue.rows import CHUNK_ROWS
-from tests.proj.databases import redis_url
+from tests.harness.databases import redis_url
 from tests.proj.relaying import rows
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from celery.contrib.django.task import DjangoTask
 from django.db import DatabaseError, connection, transaction
 
 from django_integration import OutboxCelery
+from tests.harness.databases import installed
 from tests.helpers import wait_for
-from tests.proj.databases import installed
 from tests.proj.relaying import publish_all, rows
 from tests.proj.workers import relay_until, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.proj.databases import Databases
+    from tests.harness.databases import Databases
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.usefixtures("postgresql")]
 

@@ -15,10 +15,10 @@ from django.db import transaction
 from kombu import Queue
 from kombu.entity import Exchange
 
+from tests.harness.databases import rabbitmq_url, redis_url
 from tests.integration.fidelity.calls import CALLS, REJECTED, Call, native_delay
 from tests.integration.fidelity.twins import NOW, Direct, Stored, context, frozen, twin
 from tests.integration.fidelity.wire import RabbitTap, RedisTap, Topic
-from tests.proj.databases import rabbitmq_url, redis_url
 from tests.proj.relaying import publish_all, rows
 
 if TYPE_CHECKING:

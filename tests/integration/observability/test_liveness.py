@@ -18,6 +18,7 @@ import yaml
 from django.db import connections, transaction
 
 from tests import helpers
+from tests.harness.processes import LocalProcess
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
@@ -177,23 +178,18 @@ def worker(tmp_path: Path, file: Path) -> Iterator[dict[str, str]]:
     }
     container = documented("worker")["spec"]["template"]["spec"]["containers"][0]
     command = [part.replace(DOCUMENTED_FILE, str(file)) for part in container["command"]]
-    process = subprocess.Popen(
-        [*command, "-P", "solo", "-n", f"celery@{environment['HOSTNAME']}"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=(tmp_path / "log").open("w"),
-        stderr=subprocess.STDOUT,
-    )
+    command += ["-P", "solo", "-n", f"celery@{environment['HOSTNAME']}"]
+    process = LocalProcess(command, name="worker", cwd=tmp_path, env=environment)
+    process.start()
     yield environment
-    process.terminate()
-    process.wait(30)
+    process.stop(30)
 
 
 @pytest.mark.rabbitmq
 def test_the_documented_worker_passes_both_documented_probes(
     worker: dict[str, str], file: Path, tmp_path: Path
 ) -> None:
-    log = tmp_path / "log"
+    log = tmp_path / "worker.log"
     wait_for(lambda: alive(file), timeout=60, message=lambda: log.read_text()[-3000:])
     command = documented("readiness")["readinessProbe"]["exec"]["command"]
 

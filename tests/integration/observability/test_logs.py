@@ -14,7 +14,7 @@ from celery_outbox_steps.testing import RecordingPublisher
 from django_integration import signals
 from django_integration.models import CeleryOutbox
 from django_integration.store import DjangoStore
-from tests.unit.test_reference_docs import quoted, table
+from tests.docs.test_observability import quoted, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

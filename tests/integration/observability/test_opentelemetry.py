@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from celery_outbox_steps.publishers import publisher_for
 from django_integration.signals import outbox_message_sent
+from tests.harness.databases import redis_url
 from tests.helpers import wait_for
 from tests.integration.observability.running import count_claims, run_task
-from tests.proj.databases import redis_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ from amqp.exceptions import Blocked, UnexpectedFrame
 
 from celery_outbox_steps.errors import ConfirmTimeout, Interrupted, Outage
 from tests import helpers
+from tests.harness.proxy import Proxy
 from tests.integration.publishers.conftest import Broker, task_message
-from tests.integration.publishers.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

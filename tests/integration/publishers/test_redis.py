@@ -16,8 +16,8 @@ from celery_outbox_steps.errors import Interrupted, Outage
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.publishers.redis import RedisPublisher
 from tests import helpers
+from tests.harness.proxy import Proxy
 from tests.integration.publishers.conftest import REDIS_DB, publish, task_message
-from tests.integration.publishers.proxy import Proxy
 from tests.services import private
 
 if TYPE_CHECKING:

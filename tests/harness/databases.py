@@ -11,14 +11,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from django.core.management import call_command
 from django.db import connections
 from django.db.utils import ConnectionHandler
 
-from tests.proj.settings import database_settings
+from tests.harness.settings import database_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.services import Service
 
 
 class Databases:
@@ -27,34 +30,49 @@ class Databases:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._settings: dict[tuple[str, str], dict[str, Any]] = {}
+        self._private: set[tuple[str, str]] = set()
 
-    def get(self, vendor: str, name: str = "outbox") -> dict[str, Any]:
-        """The settings of a migrated database; always the same one for the same arguments."""
+    def get(
+        self,
+        vendor: str,
+        name: str = "outbox",
+        *,
+        service: Service | None = None,
+        migrated: bool = True,
+    ) -> dict[str, Any]:
+        """The settings of a migrated database; always the same one for the same arguments.
+
+        On a private server (`service`) it is never dropped: it goes with the server's data.
+        """
         if (vendor, name) not in self._settings:
-            self._settings[vendor, name] = self._create(vendor, name)
+            self._settings[vendor, name] = self._create(vendor, name, service, migrated=migrated)
+            if service and service.pids:
+                self._private.add((vendor, name))
         return self._settings[vendor, name]
 
     def drop_all(self) -> None:
-        for settings in self._settings.values():
-            if "sqlite" in settings["ENGINE"]:
+        for key, settings in self._settings.items():
+            if key in self._private or "sqlite" in settings["ENGINE"]:
                 continue  # a file in pytest's own temporary directory
             with installed("dropping", settings):
-                name = settings["NAME"]
-                _end_sessions(connections["dropping"], name)
-                connections["dropping"].creation.destroy_test_db(name, verbosity=0)
+                _end_sessions(connections["dropping"], settings["NAME"])
+                connections["dropping"].creation.destroy_test_db(settings["NAME"], verbosity=0)
 
-    def _create(self, vendor: str, name: str) -> dict[str, Any]:
-        settings = complete(database_settings(vendor))
+    def _create(
+        self, vendor: str, name: str, service: Service | None, *, migrated: bool
+    ) -> dict[str, Any]:
+        settings = complete(database_settings(vendor, "test", service))
         unique = f"{name}_{uuid4().hex[:8]}"
         if vendor == "sqlite":
             unique = str(self._directory / f"{unique}.sqlite3")
         settings["TEST"]["NAME"] = unique
         with installed("creating", settings):
-            connections["creating"].creation.create_test_db(
-                verbosity=0, autoclobber=True, serialize=False
-            )
-            connections["creating"].close()
-        return {**settings, "NAME": unique}
+            connections["creating"].creation._create_test_db(verbosity=0, autoclobber=True)
+        made = {**settings, "NAME": unique}
+        if migrated:
+            with installed("creating", made):
+                call_command("migrate", database="creating", verbosity=0)
+        return made
 
 
 def _end_sessions(connection: Any, name: str) -> None:

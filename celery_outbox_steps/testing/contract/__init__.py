@@ -1,0 +1,35 @@
+"""The Store contract as a test suite, for our stores and for one that you write.
+
+Subclass `StoreContract` in a test module and provide a fixture `backend` (see `Backend`): every
+promise of `celery_outbox_steps.store` is then one test. The suite knows no Django and no database;
+`MemoryBackend` runs it on `MemoryStore` and its subclasses. This package imports pytest, which
+nothing else here does.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+for _noun in ("attempts", "claiming", "dead_letters", "leases", "maintenance", "settling"):
+    pytest.register_assert_rewrite(f"{__name__}.{_noun}")
+
+from celery_outbox_steps.testing.contract.attempts import AttemptsContract  # noqa: E402
+from celery_outbox_steps.testing.contract.backend import Backend, MemoryBackend  # noqa: E402
+from celery_outbox_steps.testing.contract.claiming import ClaimingContract  # noqa: E402
+from celery_outbox_steps.testing.contract.dead_letters import DeadLettersContract  # noqa: E402
+from celery_outbox_steps.testing.contract.leases import LeasesContract  # noqa: E402
+from celery_outbox_steps.testing.contract.maintenance import MaintenanceContract  # noqa: E402
+from celery_outbox_steps.testing.contract.settling import SettlingContract  # noqa: E402
+
+__all__ = ["Backend", "MemoryBackend", "StoreContract"]
+
+
+class StoreContract(
+    ClaimingContract,
+    LeasesContract,
+    AttemptsContract,
+    SettlingContract,
+    DeadLettersContract,
+    MaintenanceContract,
+):
+    """Every promise of a Store, one test for each."""

@@ -1,0 +1,120 @@
+"""What the contract suite needs besides a Store: rows to put in, a look at them, and time.
+
+`Backend` is what the fixture `backend` returns: one empty outbox table, on which the suite opens as
+many stores as it likes. `MemoryBackend` is the one for `MemoryStore` and its subclasses. The
+helpers below it are shared by the modules of the suite.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import pytest
+
+from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
+from celery_outbox_steps.testing.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from celery_outbox_steps.messages import ClaimedMessage, Outcome
+    from celery_outbox_steps.store import Store
+
+    Settles = Callable[[ClaimedMessage], Outcome]
+
+T = TypeVar("T")
+LEASE = 300.0
+"""Much longer than any test takes."""
+OUTCOMES: dict[str, Settles] = {
+    "published": Published,
+    "retry": lambda message: Retry(message, "e", 60),
+    "deferred": lambda message: Deferred(message, "e", 60),
+    "dead": lambda message: Dead(message, "e", 1),
+}
+each_outcome = pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+
+
+class Backend(Protocol):
+    """One outbox table, empty when a test begins."""
+
+    def store(self, *, retention: float | None = None) -> Store:
+        """A new store on this table. Called from several threads; each store stays in one."""
+
+    def add(self, count: int = 1, *, due_in: float = 0.0, **columns: Any) -> list[int]:
+        """Put rows into the table, due in `due_in` seconds; their ids, ascending.
+
+        `columns` are fields of `ClaimedMessage`; those that are not given have any valid value
+        (`args`, `kwargs` and `options`: "[]", "{}" and "{}").
+        """
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows by id: the columns of `ClaimedMessage` that are stored, and `created_at`,
+        `due_at`, `updated_at`, `claimed_by`, `claimed_until`, `last_error`, `published_at`."""
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """All dead letters by id: the contents of the row, `retries` and `failure_reason`."""
+
+    def seconds_until(self, moment: Any) -> float:
+        """How far a time from `rows()` is ahead of the store's clock."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the store's clock advance, or move every stored time into the past."""
+
+
+class MemoryBackend:
+    """Stores in memory that share their rows, as relays share a table, on a clock that we turn."""
+
+    def __init__(self, store_class: type[MemoryStore] = MemoryStore) -> None:
+        self._shift = 0.0
+        self._first = store_class(clock=lambda: time.time() + self._shift)
+
+    def store(self, *, retention: float | None = None) -> MemoryStore:
+        return self._first.beside(retention=retention)
+
+    def add(self, count: int = 1, **columns: Any) -> list[int]:
+        return [self._first.add(**columns) for _ in range(count)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [_columns(row) for row in self._first.snapshot()[0]]
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        return [
+            {**_columns(letter.row), "id": letter.id, "failure_reason": letter.failure_reason}
+            for letter in self._first.snapshot()[1]
+        ]
+
+    def seconds_until(self, moment: float) -> float:
+        return moment - time.time() - self._shift
+
+    def pass_time(self, seconds: float) -> None:
+        self._shift += seconds
+
+
+def only(items: Iterable[T]) -> T:
+    """The one item that there is."""
+    (item,) = items
+    return item
+
+
+def ids_of(messages: Iterable[ClaimedMessage]) -> list[int]:
+    return [message.id for message in messages]
+
+
+def eventually(look: Callable[[], T], timeout: float = 10.0) -> T:
+    """The first answer that is true, or the last one when time is up."""
+    deadline = time.monotonic() + timeout
+    while not (answer := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return answer
+
+
+def repeat_until(done: Callable[[], bool], timeout: float = 30.0) -> Iterator[None]:
+    """Loop until `done()`, or until time is up: a broken store must fail, not hang."""
+    deadline = time.monotonic() + timeout
+    while not done() and time.monotonic() < deadline:
+        yield
+
+
+def _columns(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in type(row).__slots__}
