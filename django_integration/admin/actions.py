@@ -19,7 +19,7 @@ from django.db import connections, transaction
 from django.template.response import TemplateResponse
 
 from celery_outbox_steps.store import DeadLetters
-from django_integration.admin import states
+from django_integration import schema
 from django_integration.admin.paging import REACH
 from django_integration.models import CeleryOutbox, DatabaseNow
 from django_integration.store import DjangoStore
@@ -147,10 +147,6 @@ def _report(
         admin.message_user(request, text, messages.WARNING)
 
 
-def _not_in_flight(rows: Any) -> Any:
-    return rows.exclude(claimed_until__gte=DatabaseNow())
-
-
 def _make_due(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:
     model._default_manager.using(alias).filter(pk__in=ids).update(due_at=DatabaseNow())  # noqa: SLF001
 
@@ -168,13 +164,13 @@ def _delete(alias: str, model: type[Any], ids: list[int]) -> None:
 RETRY = Operation(
     action="retry_now",
     title="Retry now",
-    explanation="These messages stop waiting for their next attempt: the relay takes them up at"
+    explanation="These messages stop waiting for their next attempt: the relay publishes them at"
     " once. Failed attempts stay counted, so a message on its last one becomes a dead letter if it"
     " fails again.",
     done="Due now",
     left_alone="They are in flight, due already, or gone.",
     flag=CHANGE,
-    allowed=lambda rows: _not_in_flight(states.backing_off(rows)),
+    allowed=lambda rows: rows.filter(schema.BACKING_OFF.q),
     apply=_make_due,
 )
 DISCARD = Operation(
@@ -184,16 +180,16 @@ DISCARD = Operation(
     done="Discarded",
     left_alone="They are in flight, or gone.",
     flag=DELETION,
-    allowed=_not_in_flight,
+    allowed=lambda rows: rows.filter(schema.UNLEASED.q),
     apply=_delete,
 )
 REPLAY = Operation(
     action="replay",
     title="Replay dead letters",
-    explanation="These messages go back into the outbox, due now, with all of their attempts"
-    " before them again.",
+    explanation="These messages go back into the outbox, due now. Their failed attempts are"
+    " no longer counted.",
     done="Back in the outbox",
-    left_alone="They are gone, or somebody else is replaying them.",
+    left_alone="They are gone, or being replayed by another user.",
     flag=CHANGE,
     allowed=lambda rows: rows,
     apply=_replay,
@@ -203,7 +199,7 @@ DISCARD_DEAD = Operation(
     title="Discard dead letters",
     explanation="These messages are deleted and can't be replayed any more. This can't be undone.",
     done="Discarded",
-    left_alone="They are gone, or somebody is replaying them.",
+    left_alone="They are gone, or being replayed by another user.",
     flag=DELETION,
     allowed=lambda rows: rows,
     apply=_delete,
