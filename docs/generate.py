@@ -1,4 +1,4 @@
-"""Writes the generated parts of the reference: settings, flags and commands, from the code.
+"""Writes the generated parts of the reference: settings, flags, commands and SQL, from the code.
 
     python docs/generate.py          # rewrite them
     python docs/generate.py --check  # exit status 1 where one is out of date
@@ -63,6 +63,13 @@ def management() -> str:
     return "\n\n".join(_management_command(name) for name in names)
 
 
+def sql() -> str:
+    titles = {"postgresql": "PostgreSQL", "mysql": "MySQL 8 and MariaDB", "sqlite": "SQLite"}
+    texts = {name: (REFERENCE / "sql" / f"{name}.sql").read_text() for name in titles}
+    sections = (f"## {titles[name]}\n\n```sql\n{texts[name]}```" for name in titles)
+    return "\n\n".join(sections)
+
+
 def _click_command(command: click.Command) -> str:
     arguments = [f"[{p.name}...]" for p in command.params if isinstance(p, click.Argument)]
     usage = " ".join(["celery -A proj outbox", str(command.name), *arguments])
@@ -108,6 +115,7 @@ PARTS = {
     "commands": commands,
     "control": control,
     "management": management,
+    "sql": sql,
 }
 
 
