@@ -1,31 +1,29 @@
-"""What people type for times and ages, and its help: the same in `celery outbox` and `manage.py`.
+"""The arguments of the outbox commands, said once: names, types, help and errors.
 
-Errors are ValueErrors that say what works; each command line shows them in its own way.
+`cli.py` puts them on `celery outbox …`, and the management commands take theirs from there, so that
+both accept the same and mean the same. The parsers raise a ValueError that says what is allowed.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
-HELP = {
-    "task_name": "Only dead letters of this task. * and ? are wildcards.",
-    "since": "Only those that became dead letters at or after this time; UTC without a zone.",
-    "until": "Only those that became dead letters before this time; UTC without a zone.",
-    "limit": "At most this many, the oldest first.",
-    "all": "Every dead letter.",
-    "dry_run": "Change nothing; show what would be done.",
-    "published_older_than": "Seconds, or e.g. 12h, 30d, 2w. Default: CELERY_OUTBOX_RETENTION.",
-    "dead_older_than": "Seconds, or e.g. 12h, 30d, 2w. Default: CELERY_OUTBOX_DLQ_RETENTION.",
-}
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 CHOOSE = "Say which dead letters: ids, --task-name, --since, --until or --all."
 NOTHING_TO_PURGE = (
     "Nothing to purge: give --published-older-than or --dead-older-than, or set "
     "CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION."
 )
+WATCH_SECONDS = 2.0
 
-AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
-SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def moment(text: str) -> datetime:
@@ -41,13 +39,92 @@ def moment(text: str) -> datetime:
 
 
 def age(text: str) -> float:
-    """An age in seconds: a number of them, or with a unit, like 90s, 15m, 12h, 30d, 2w."""
-    found = AGE.fullmatch(text.strip())
+    """An age in seconds: a number of seconds, or a number with a unit, like 15m, 12h, 30d."""
+    found = _AGE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not an age: write seconds, or 90s, 15m, 12h, 30d, 2w.")
-    return float(found[1]) * SECONDS[found[2]]
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def seconds_since(when: datetime | None) -> float | None:
-    """How long ago that was; ages are what a Store asks its own clock about."""
+    """The age of a moment; a Store takes ages, and compares them by its own clock."""
     return None if when is None else (datetime.now(timezone.utc) - when).total_seconds()
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5
+    """A click type from a parser; click itself does not show the text of a ValueError."""
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self.name = parse.__name__
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._parse(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+IDS = click.argument("ids", nargs=-1, type=int)
+TASK_NAME = click.option(
+    "--task-name", metavar="NAME", help="Only dead letters of this task. * and ? are wildcards."
+)
+SINCE = click.option(
+    "--since",
+    type=Parsed(moment),
+    metavar="TIME",
+    help="Only dead letters that died at or after this time (ISO 8601, UTC unless it has a zone).",
+)
+UNTIL = click.option(
+    "--until",
+    type=Parsed(moment),
+    metavar="TIME",
+    help="Only dead letters that died before this time (ISO 8601, UTC unless it has a zone).",
+)
+ALL = click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+LIMIT = click.option(
+    "--limit", type=Parsed(count), metavar="COUNT", help="At most this many, oldest first."
+)
+PUBLISHED_OLDER_THAN = click.option(
+    "--published-older-than",
+    type=Parsed(age),
+    metavar="AGE",
+    help="Delete published rows older than this: seconds, or 12h, 30d, 2w."
+    " Default: CELERY_OUTBOX_RETENTION.",
+)
+DEAD_OLDER_THAN = click.option(
+    "--dead-older-than",
+    type=Parsed(age),
+    metavar="AGE",
+    help="Delete dead letters older than this: seconds, or 12h, 30d, 2w."
+    " Default: CELERY_OUTBOX_DLQ_RETENTION.",
+)
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Print what would be done, and change nothing."
+)
+TOP = click.option(
+    "--top", type=int, default=10, metavar="COUNT", help="Number of failing tasks to list."
+)
+WATCH = click.option(
+    "--watch",
+    type=float,
+    is_flag=False,
+    flag_value=WATCH_SECONDS,
+    metavar="SECONDS",
+    help="Repeat at this interval until interrupted; without a value every 2 seconds.",
+)
+FORMAT = click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Text for people, or one JSON document.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

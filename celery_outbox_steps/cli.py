@@ -1,61 +1,38 @@
-"""`celery -A proj outbox status | drain | replay | purge`.
+"""`celery -A proj outbox status | drain | replay | purge`, and the management commands' work.
 
-Loaded by every `celery` command through the entry point `celery.commands`, so it imports nothing
-heavy before one of its own commands runs. The work is done in `celery_outbox_steps.operate`.
+The one implementation of every command: `django_integration.management` takes arguments, help and
+code from here. Loaded by every `celery` command through the entry point `celery.commands`, so it
+imports nothing heavy before one of its own commands runs. Next: `celery_outbox_steps.operate`.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 
-from celery_outbox_steps.arguments import (
-    CHOOSE,
-    HELP,
-    NOTHING_TO_PURGE,
-    age,
-    moment,
-    seconds_since,
-)
+from celery_outbox_steps import arguments
 from celery_outbox_steps.errors import OutboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+STDOUT = "celery_outbox_steps.cli.stdout"
+"""Key in click's `Context.meta` of the file that a command writes to, if not sys.stdout."""
+
 
 class OutboxCommand(CeleryCommand):  # type: ignore[misc]
-    """Turns what the outbox can't do into one line and an exit status."""
+    """Turns an `OutboxError` into one line and an exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except OutboxError as exc:
             raise click.ClickException(str(exc)) from exc
-
-
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-DRY_RUN = click.option("--dry-run", is_flag=True, help=HELP["dry_run"])
-TASK_NAME = click.option("--task-name", metavar="NAME", help=HELP["task_name"])
-
-
-def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """For click, which shows the text of no ValueError."""
-
-    def convert(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as exc:
-            raise click.BadParameter(str(exc)) from exc
-
-    return convert
-
-
-MOMENT = parsed(moment)
-AGE = parsed(age)
 
 
 @click.group(name="outbox")
@@ -67,43 +44,53 @@ def outbox(ctx: click.Context) -> None:
 
 
 @outbox.command(cls=OutboxCommand)
-@click.option("--top", default=10, show_default=True, help="How many failing tasks to name.")
-@AS_JSON
+@arguments.TOP
+@arguments.WATCH
+@arguments.FORMAT
+@arguments.JSON
 @click.pass_context
-def status(ctx: click.Context, top: int, *, as_json: bool) -> None:
-    """Show waiting and failing rows, and the relays that hold rows."""
-    from celery_outbox_steps import operate
-
-    found = operate.status(ctx.obj.app, top)
-    if as_json:
-        click.echo(json.dumps(found, default=str))
-    else:
-        click.echo("\n\n".join(describe(each) for each in found))
+def status(
+    ctx: click.Context, top: int, watch: float | None, output_format: str, *, as_json: bool
+) -> None:
+    """Show pending, in-flight and failing messages, dead letters, and which relays hold rows."""
+    output = Output(ctx, as_json=as_json or output_format == "json")
+    _print_status(ctx.obj.app, top, output)
+    try:
+        while watch:
+            time.sleep(watch)
+            output.print_line()
+            _print_status(ctx.obj.app, top, output)
+    except KeyboardInterrupt:
+        pass
 
 
 @outbox.command(cls=OutboxCommand)
-@AS_JSON
+@arguments.JSON
 @click.pass_context
 def drain(ctx: click.Context, *, as_json: bool) -> None:
-    """Publish everything that is due, from this process, without a worker."""
+    """Publish every due message from this process, without a worker."""
     from celery_outbox_steps import operate
 
-    due = sum(each["depth"] for each in operate.status(ctx.obj.app, 0))
-    answer = Answer(as_json=as_json)
-    result = answer.with_bar("Draining", due, lambda on: operate.drain(ctx.obj.app, on))
+    output = Output(ctx, as_json=as_json)
+    depth = sum(each["depth"] for each in operate.status(ctx.obj.app, 0))
+    result = output.with_progress("Draining", depth, lambda on: operate.drain(ctx.obj.app, on))
     done = {"published": result.published, "failed": result.retried, "dead": result.dead}
-    answer.say(done, "{published} published, {failed} to be tried again, {dead} dead letters")
+    output.print_result(
+        done,
+        f"{result.published} published, {result.retried} to be tried again, "
+        f"{_counted(result.dead, 'dead letter')}",
+    )
 
 
 @outbox.command(cls=OutboxCommand)
-@click.argument("ids", nargs=-1, type=int)
-@TASK_NAME
-@click.option("--since", type=MOMENT, metavar="TIME", help=HELP["since"])
-@click.option("--until", type=MOMENT, metavar="TIME", help=HELP["until"])
-@click.option("--all", "everything", is_flag=True, help=HELP["all"])
-@click.option("--limit", type=click.IntRange(min=1), metavar="COUNT", help=HELP["limit"])
-@DRY_RUN
-@AS_JSON
+@arguments.IDS
+@arguments.TASK_NAME
+@arguments.SINCE
+@arguments.UNTIL
+@arguments.ALL
+@arguments.LIMIT
+@arguments.DRY_RUN
+@arguments.JSON
 @click.pass_context
 def replay(
     ctx: click.Context,
@@ -122,24 +109,28 @@ def replay(
     from celery_outbox_steps.store import DeadLetters
 
     if not (ids or task_name or since or until or everything):
-        raise click.UsageError(CHOOSE)
-    which = DeadLetters(ids or None, task_name, seconds_since(until), seconds_since(since))
-    answer, count = Answer(as_json=as_json), operate.count_dead_letters(ctx.obj.app, which, limit)
+        raise click.UsageError(arguments.CHOOSE)
+    app, output = ctx.obj.app, Output(ctx, as_json=as_json)
+    older_than, newer_than = (arguments.seconds_since(moment) for moment in (until, since))
+    which = DeadLetters(tuple(ids) or None, task_name, older_than, newer_than)
+    found = operate.count_dead_letters(app, which, limit)
     if dry_run:
-        answer.say({"matching": count}, "{matching} dead letters would be replayed")
+        output.print_result(
+            {"matching": found}, f"{_counted(found, 'dead letter')} would be replayed"
+        )
         return
-    done = answer.with_bar(
-        "Replaying", count, lambda on: operate.replay(ctx.obj.app, which, on, limit)
+    done = output.with_progress(
+        "Replaying", found, lambda on: operate.replay(app, which, on, limit)
     )
-    answer.say({"replayed": done}, "{replayed} replayed")
+    output.print_result({"replayed": done}, f"{_counted(done, 'dead letter')} replayed")
 
 
 @outbox.command(cls=OutboxCommand)
-@click.option("--published-older-than", type=AGE, metavar="AGE", help=HELP["published_older_than"])
-@click.option("--dead-older-than", type=AGE, metavar="AGE", help=HELP["dead_older_than"])
-@TASK_NAME
-@DRY_RUN
-@AS_JSON
+@arguments.PUBLISHED_OLDER_THAN
+@arguments.DEAD_OLDER_THAN
+@arguments.TASK_NAME
+@arguments.DRY_RUN
+@arguments.JSON
 @click.pass_context
 def purge(
     ctx: click.Context,
@@ -150,23 +141,53 @@ def purge(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Delete old published rows and old dead letters."""
+    """Delete published rows and dead letters that are older than their retention."""
     from celery_outbox_steps import operate
 
-    plan = operate.purge_plan(ctx.obj.app, published_older_than, dead_older_than, task_name)
+    app, output = ctx.obj.app, Output(ctx, as_json=as_json)
+    plan = operate.purge_plan(app, published_older_than, dead_older_than, task_name)
     if plan.is_empty:
-        raise click.UsageError(NOTHING_TO_PURGE)
-    answer, counts = Answer(as_json=as_json), operate.count_purgeable(ctx.obj.app, plan)
-    what = "{published} published rows and {dead_letters} dead letters"
-    if dry_run:
-        answer.say(counts, f"{what} would be deleted")
-        return
-    total = sum(counts.values())
-    done = answer.with_bar("Purging", total, lambda on: operate.purge(ctx.obj.app, plan, on))
-    answer.say(done, f"{what} deleted")
+        raise click.UsageError(arguments.NOTHING_TO_PURGE)
+    counts, verb = operate.count_purgeable(app, plan), "would be deleted"
+    if not dry_run:
+        total = sum(counts.values())
+        counts = output.with_progress("Purging", total, lambda on: operate.purge(app, plan, on))
+        verb = "deleted"
+    published = _counted(counts["published"], "published row")
+    dead_letters = _counted(counts["dead_letters"], "dead letter")
+    output.print_result(counts, f"{published} and {dead_letters} {verb}")
 
 
-def describe(found: dict[str, Any]) -> str:
+class Output:
+    """Where a command writes, and for whom: text for a person, or JSON."""
+
+    def __init__(self, ctx: click.Context, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._file = ctx.meta.get(STDOUT)
+
+    def print_line(self, text: str = "") -> None:
+        click.echo(text, file=self._file)
+
+    def print_result(self, fields: dict[str, int], text: str) -> None:
+        self.print_line(json.dumps(fields) if self.as_json else text)
+
+    def with_progress(self, label: str, length: int, work: Callable[[Any], Any]) -> Any:
+        """Run with a progress bar, and without one where the output is JSON."""
+        if self.as_json:
+            return work(lambda _: None)
+        with click.progressbar(length=length, label=label, file=self._file) as bar:
+            return work(bar.update)
+
+
+def _print_status(app: Any, top: int, output: Output) -> None:
+    from celery_outbox_steps import operate
+
+    found = operate.status(app, top)
+    text = json.dumps(found, default=str) if output.as_json else "\n\n".join(map(_described, found))
+    output.print_line(text)
+
+
+def _described(found: dict[str, Any]) -> str:
     """A database's outbox as text for people."""
     more = "+" if found["capped"] else ""
     lines = [
@@ -179,29 +200,17 @@ def describe(found: dict[str, Any]) -> str:
         f"  oldest         {found['oldest_pending_seconds']:.1f} s",
     ]
     lines += [
-        f"  held by        {each['relay']}: {each['rows']} rows, lease ends in "
+        f"  held by        {each['relay']}: {_counted(each['rows'], 'row')}, lease ends in "
         f"{each['seconds_left']:.0f} s"
         for each in found["relays"]
     ]
     lines += [
-        f"  failing task   {each['task_name']}: {each['rows']} rows, {each['last_error']}"
+        f"  failing task   {each['task_name']}: {_counted(each['rows'], 'row')}, "
+        f"{each['last_error']}"
         for each in found["top_failing"]
     ]
     return "\n".join(lines)
 
 
-class Answer:
-    """How a command speaks: to a person, or to a machine that reads JSON."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-
-    def with_bar(self, label: str, length: int, work: Callable[[Any], Any]) -> Any:
-        """Run with a progress bar where a person waits, and without one for a machine."""
-        if self._as_json:
-            return work(lambda _: None)
-        with click.progressbar(length=length, label=label) as bar:
-            return work(bar.update)
-
-    def say(self, fields: dict[str, int], text: str) -> None:
-        click.echo(json.dumps(fields) if self._as_json else text.format(**fields))
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

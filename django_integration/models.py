@@ -1,29 +1,31 @@
 """The two tables: rows on their way to the broker, and rows that could not get there.
 
-What a state means in columns is said here once, as a QuerySet method, and nowhere else. The hot
-paths (enqueue, claim, settle) write SQL of their own; see `django_integration.enqueue.rows` and
+Names, clocks and states come from `schema.py`; a state is a method of `CeleryOutbox.objects`. The
+hot paths (enqueue, claim, settle) write SQL of their own, see `django_integration.enqueue.rows` and
 `django_integration.store`. Admin, commands and tests read through these models.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.db import models
-from django.db.models.functions import Now
 
-APP_LABEL = "celery_outbox"
+from django_integration import schema
+from django_integration.schema import APP_LABEL, DatabaseNow
 
-
-class DatabaseNow(Now):
-    """The database's clock in UTC. Django's own `Now()` follows the session's zone on MySQL."""
-
-    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+__all__ = [
+    "APP_LABEL",
+    "CeleryOutbox",
+    "CeleryOutboxDeadLetter",
+    "CeleryOutboxQuerySet",
+    "DatabaseNow",  # migrations name it here
+    "StoredMessage",
+]
 
 
 class StoredMessage(models.Model):
-    """The content that both tables share: the message, and what was caught around it."""
+    """The columns that both tables share: the message, and the context it was sent in."""
 
     task_id = models.CharField(max_length=255)
     task_name = models.CharField(max_length=255)
@@ -62,24 +64,24 @@ class CeleryOutboxQuerySet(models.QuerySet["CeleryOutbox"]):
     """The states of a row, by the database's clock."""
 
     def pending(self) -> CeleryOutboxQuerySet:
-        """Not published yet: waiting, in flight or backing off."""
-        return self.filter(due_at__isnull=False)
+        """Not published yet: due, in flight or backing off."""
+        return self.filter(schema.PENDING.q)
 
     def due(self) -> CeleryOutboxQuerySet:
-        """Publishable now, and in nobody's hands."""
-        return self.filter(due_at__lte=DatabaseNow()).exclude(claimed_until__gte=DatabaseNow())
+        """Publishable now, and held by no relay."""
+        return self.filter(schema.DUE.q)
 
     def in_flight(self) -> CeleryOutboxQuerySet:
         """Leased to a relay."""
-        return self.pending().filter(claimed_until__gte=DatabaseNow())
+        return self.filter(schema.IN_FLIGHT.q)
 
     def failing(self) -> CeleryOutboxQuerySet:
         """At least one attempt failed, and another one will follow."""
-        return self.pending().filter(retries__gt=0)
+        return self.filter(schema.FAILING.q)
 
     def published(self) -> CeleryOutboxQuerySet:
         """Published, and kept for the retention time."""
-        return self.filter(due_at__isnull=True)
+        return self.filter(schema.PUBLISHED.q)
 
 
 class CeleryOutbox(StoredMessage):
@@ -98,10 +100,10 @@ class CeleryOutbox(StoredMessage):
 
     class Meta:
         app_label = APP_LABEL
-        db_table = "celery_outbox"
+        db_table = schema.OUTBOX
         verbose_name = "outbox message"
         indexes = [
-            models.Index(fields=["due_at", "id"], name="celery_outbox_due"),
+            models.Index(fields=["due_at", "id"], name=schema.DUE_INDEX),
             models.Index(fields=["task_id"], name="celery_outbox_task_id"),
         ]
 
@@ -114,7 +116,7 @@ class CeleryOutboxDeadLetter(StoredMessage):
 
     class Meta:
         app_label = APP_LABEL
-        db_table = "celery_outbox_dead_letter"
+        db_table = schema.DEAD_LETTER
         verbose_name = "dead letter"
         indexes = [
             models.Index(fields=["dead_at"], name="celery_outbox_dl_dead_at"),

@@ -98,6 +98,13 @@ def management() -> str:
     return "\n\n".join(_management_command(name) for name in names)
 
 
+def sql() -> str:
+    titles = {"postgresql": "PostgreSQL", "mysql": "MySQL 8 and MariaDB", "sqlite": "SQLite"}
+    texts = {name: (REFERENCE / "sql" / f"{name}.sql").read_text() for name in titles}
+    sections = (f"## {titles[name]}\n\n```sql\n{texts[name]}```" for name in titles)
+    return "\n\n".join(sections)
+
+
 def _click_command(command: click.Command) -> str:
     arguments = [f"[{p.name}...]" for p in command.params if isinstance(p, click.Argument)]
     usage = " ".join(["celery -A proj outbox", str(command.name), *arguments])
@@ -145,6 +152,7 @@ PARTS = {
     "commands": commands,
     "control": control,
     "management": management,
+    "sql": sql,
 }
 
 

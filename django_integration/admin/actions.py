@@ -19,7 +19,7 @@ from django.db import connections, transaction
 from django.template.response import TemplateResponse
 
 from celery_outbox_steps.store import DeadLetters
-from django_integration.admin import states
+from django_integration import schema
 from django_integration.admin.paging import REACH
 from django_integration.models import CeleryOutbox, DatabaseNow
 from django_integration.store import DjangoStore
@@ -147,10 +147,6 @@ def _report(
         admin.message_user(request, text, messages.WARNING)
 
 
-def _not_in_flight(rows: Any) -> Any:
-    return rows.exclude(claimed_until__gte=DatabaseNow())
-
-
 def _make_due(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:
     model._default_manager.using(alias).filter(pk__in=ids).update(due_at=DatabaseNow())
 
@@ -173,7 +169,7 @@ RETRY = Operation(
     done="Due now",
     left_alone="They are in flight, already due, or no longer in the outbox.",
     flag=CHANGE,
-    allowed=lambda rows: _not_in_flight(states.backing_off(rows)),
+    allowed=lambda rows: rows.filter(schema.BACKING_OFF.q),
     apply=_make_due,
 )
 DISCARD = Operation(
@@ -183,7 +179,7 @@ DISCARD = Operation(
     done="Discarded",
     left_alone="They are in flight, or no longer in the outbox.",
     flag=DELETION,
-    allowed=_not_in_flight,
+    allowed=lambda rows: rows.filter(schema.UNLEASED.q),
     apply=_delete,
 )
 REPLAY = Operation(

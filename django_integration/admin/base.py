@@ -22,10 +22,11 @@ from django.utils.text import capfirst
 from celery_outbox_steps.settings import load
 from django_integration.admin.filters import STATE, TASK_NAME
 from django_integration.admin.formatting import moment
-from django_integration.admin.paging import NO_SCANS, REACH, CappedPaginator, along_indexes
+from django_integration.admin.paging import REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
 from django_integration.conf import celery_app, django_settings, write_alias
 from django_integration.enqueue import redaction
+from django_integration.store.postgresql import FOR_LIST
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -47,7 +48,7 @@ class SlimChangeList(ChangeList):
     result_list: Any
 
     def get_results(self, request: HttpRequest) -> None:
-        with along_indexes(self.root_queryset.db, NO_SCANS):
+        with along_indexes(self.root_queryset.db, FOR_LIST):
             super().get_results(request)
             len(self.result_list)  # reads the page now, and not when the template asks
 
@@ -57,7 +58,7 @@ class SlimChangeList(ChangeList):
 
 
 class StoredMessageAdmin(Base):
-    """Look, and nothing else. The actions of the two pages come on top."""
+    """Read-only. The two pages add their actions."""
 
     paginator = CappedPaginator
     show_full_result_count = False
@@ -85,11 +86,11 @@ class StoredMessageAdmin(Base):
         return False
 
     def has_resend_permission(self, request: HttpRequest) -> bool:
-        """Retry now and replay: whoever may change the model."""
+        """Retry now and replay: the model's change permission."""
         return self._may(request, "change")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Discard: whoever may delete the model."""
+        """Discard: the model's delete permission."""
         return self._may(request, "delete")
 
     def _may(self, request: HttpRequest, verb: str) -> bool:

@@ -1,26 +1,24 @@
 """Small charts of the last hour and the last day: counted by the database, drawn as plain SVG.
 
-Published rows leave the table, so nobody knows all arrivals. What can be shown honestly is what is
-still here, by when it arrived (published rows too, where retention keeps them), and dead letters by
-when they died. Each count reads at most `LOOKED_AT` rows along an index, and shows as "not counted"
-what it could not reach.
+Published rows leave the table, so the number of all arrivals is unknown. What can be shown is what
+is still here, by when it arrived (published rows too, where retention keeps them), and dead letters
+by when they died. Each count reads at most `ROWS_READ` rows along an index, and shows as "not
+counted" what it could not reach.
 """
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django_integration.store.base import DIALECTS
-from django_integration.store.dialect import DEAD_LETTER, OUTBOX
+from django_integration.schema import DEAD_LETTER, OUTBOX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django_integration.store import DjangoStore
 
-LOOKED_AT = 50_000
+ROWS_READ = 50_000
 DAY = 24 * 60
 HEIGHT = 48
 BAR = 10
@@ -28,7 +26,7 @@ BAR = 10
 
 
 class Minute(NamedTuple):
-    """Rows of one minute, so many minutes ago."""
+    """The rows of one minute: `ago` is how many minutes back."""
 
     ago: int
     kept: bool
@@ -42,7 +40,7 @@ class Counted:
 
     minutes: tuple[Minute, ...]
     complete: bool
-    """False: there are more rows than were looked at, and older ones are missing here."""
+    """False: there are more rows than were read, and older ones are missing here."""
 
     @property
     def reaches(self) -> int:
@@ -91,16 +89,14 @@ class Chart:
         return f"{self.period}: {self.total:,} in total, at most {self.peak:,} in one {self.unit}"
 
 
-def arrivals(connection: BaseDatabaseWrapper) -> Counted:
+def arrivals(store: DjangoStore) -> Counted:
     """What is still in the outbox, by when it arrived."""
-    newest = f"SELECT created_at, due_at FROM {OUTBOX} ORDER BY id DESC LIMIT %s"
-    return _count(connection, newest)
+    return _counted(store.count_by_minute(OUTBOX, ROWS_READ))
 
 
-def deaths(connection: BaseDatabaseWrapper) -> Counted:
+def deaths(store: DjangoStore) -> Counted:
     """Dead letters, by when they died."""
-    newest = f"SELECT dead_at AS created_at, 0 AS due_at FROM {DEAD_LETTER}"
-    return _count(connection, f"{newest} ORDER BY dead_at DESC LIMIT %s")
+    return _counted(store.count_by_minute(DEAD_LETTER, ROWS_READ))
 
 
 def last_hour(counted: Counted) -> Chart:
@@ -111,20 +107,11 @@ def last_day(counted: Counted) -> Chart:
     return _chart(counted, "Last 24 hours", "hour", bars=24, minutes=60)
 
 
-def _count(connection: BaseDatabaseWrapper, newest: str) -> Counted:
-    waited = DIALECTS[connection.vendor].waited
-    with connection.cursor() as cursor:
-        # Rounded half a minute down: floor() is missing from some builds of SQLite.
-        cursor.execute(
-            f"SELECT ago, kept, count(*) FROM (SELECT round({waited} / 60 - 0.5) AS ago,"
-            f" CASE WHEN due_at IS NULL THEN 1 ELSE 0 END AS kept FROM ({newest}) AS newest)"
-            " AS counted GROUP BY ago, kept",
-            [LOOKED_AT],
-        )
-        found = [Minute(max(0, int(ago)), bool(kept), rows) for ago, kept, rows in cursor]
+def _counted(rows: list[tuple[Any, ...]]) -> Counted:
+    found = [Minute(max(0, int(ago)), bool(kept), count) for ago, kept, count in rows]
     return Counted(
         minutes=tuple(minute for minute in found if minute.ago < DAY),
-        complete=sum(minute.rows for minute in found) < LOOKED_AT,
+        complete=sum(minute.rows for minute in found) < ROWS_READ,
     )
 
 

@@ -1,8 +1,8 @@
 """The filters beside a list: the state of a row, and the name of its task.
 
 The task name is typed and not chosen: a list of all names would read the whole table. What the
-browser offers while typing are the names among the newest rows. Neither filter looks further than
-the window of `paging.py`.
+browser offers while typing are the names among the newest rows. Neither filter reads beyond the
+window of `paging.py`.
 """
 
 # ruff: noqa: ARG002  the signatures are Django's
@@ -43,12 +43,12 @@ class StateFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         state = states.chosen(self.value())
         if request.GET.get(SEARCH_VAR):  # a task id finds its few rows by itself
-            return state.rows(queryset)
+            return queryset.filter(state.condition)
         return state.apply(queryset, _as_stored(request.GET.get(TASK_NAME)))
 
 
 class TaskNameFilter(admin.SimpleListFilter):
-    """One task by its exact name. The state, which comes first, keeps it inside of the window."""
+    """One task by its exact name. The state, which comes first, keeps it within the window."""
 
     title = "task name"
     parameter_name = TASK_NAME

@@ -1,8 +1,8 @@
-"""Lists and counts that never read more of a table than a person could.
+"""Lists and counts that read a bounded part of a table.
 
-A condition that has no index is only ever asked of a window: so many rows along an index, and then
-it stops. Counts stop as well, and what is larger is the database's own estimate. So a page over a
-million rows costs what a page over the first hundred thousand does.
+A condition without an index is only evaluated within a window: the first `WINDOW` rows along an
+index. Counts stop as well, and above their limit the database's own estimate is shown. So a page
+over a million rows costs what a page over the first hundred thousand does.
 """
 
 # ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
@@ -15,6 +15,7 @@ from django.core.paginator import Paginator
 from django.db import connections, transaction
 from django.utils.functional import cached_property
 
+from django_integration.store.base import DIALECTS
 from django_integration.store.postgresql import FOR_TRANSACTION
 from django_integration.upstream.django import statement_of, where_clause_of
 
@@ -28,24 +29,14 @@ else:
     AnyPaginator = Paginator
 
 WINDOW = 100_000
-"""Rows that a condition without an index may look at."""
+"""Rows that a condition without an index may read."""
 REACH = 10_000
 """Rows that people can page through, and the most that one action takes."""
-
-ESTIMATES = {
-    "postgresql": "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)",
-    "mysql": "SELECT table_rows FROM information_schema.tables"
-    " WHERE table_schema = DATABASE() AND table_name = %s",
-}
-
-
-NO_SCANS = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
-"""For a page of a list, which may well be sorted: its rows are few, or in the order of an index."""
 
 
 @contextmanager
 def along_indexes(alias: str, planner: str = FOR_TRANSACTION) -> Iterator[None]:
-    """PostgreSQL reads along the indexes inside of this, whatever its statistics say of a queue.
+    """In this block PostgreSQL reads along the indexes, whatever its statistics say of a queue.
 
     For reading only: it ends with a rollback, which takes the planner's settings back.
     """
@@ -64,7 +55,7 @@ def within_window(along: QuerySet[Any], matching: QuerySet[Any]) -> QuerySet[Any
     """The rows of `matching` among the first `WINDOW` rows of `along`, which names an index by its
     range and its order.
 
-    The limit stands inside of the condition, where no planner can choose to read the whole table
+    The limit is part of the condition, where no planner can choose to read the whole table
     instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN.
     """
     return matching.filter(pk__in=_ids_within(along, matching))
@@ -117,10 +108,10 @@ class CappedPaginator(AnyPaginator):
 
 
 def estimate(alias: str, table: str) -> int | None:
-    """How many rows the database believes a table to have, where it has such a belief."""
+    """About how many rows a table has, by the database's statistics; None where it keeps none."""
     connection = connections[alias]
-    statement = ESTIMATES.get(connection.vendor)
-    if statement is None:
+    statement = DIALECTS[connection.vendor].estimate_rows
+    if not statement:
         return None
     with connection.cursor() as cursor:
         cursor.execute(statement, [table])

@@ -1,4 +1,4 @@
-"""The summary above both lists: how much, how old, in whose hands, and what keeps failing.
+"""The summary above both lists: how many rows, how old, held by which relay, and what fails.
 
 The numbers are `Store.stats()`, on the connection of the request, so the page says the same as the
 commands do. Its cost is bounded like theirs. Without numbers (a database that the outbox can't use)
@@ -68,7 +68,7 @@ class Summary:
     failing: tuple[dict[str, Any], ...]
     capped: bool
     cap: int = STATS_CAP
-    looked_at: int = charts.LOOKED_AT
+    looked_at: int = charts.ROWS_READ
 
 
 def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
@@ -76,8 +76,9 @@ def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
     alias = write_alias()
     try:
         with along_indexes(alias):
-            stats = DjangoStore(alias, connection=connections[alias]).stats(top=TOP)
-            panels = _panels(alias, stats)
+            store = DjangoStore(alias, connection=connections[alias])
+            stats = store.stats(top=TOP)
+            panels = _panels(store, stats)
     except StoreError:
         return None
     links = Links(request, site)
@@ -94,7 +95,7 @@ def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
 
 
 class Links:
-    """Addresses inside of this admin site, only where the user may go."""
+    """URLs within this admin site, only of pages that the user may see."""
 
     def __init__(self, request: HttpRequest, site: AdminSite) -> None:
         self._request = request
@@ -158,8 +159,8 @@ def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
     )
 
 
-def _panels(alias: str, stats: Stats) -> tuple[Panel, ...]:
-    arrived, died = charts.arrivals(connections[alias]), charts.deaths(connections[alias])
+def _panels(store: DjangoStore, stats: Stats) -> tuple[Panel, ...]:
+    arrived, died = charts.arrivals(store), charts.deaths(store)
     note = (
         "Published messages are kept for a while here, so nearly all arrivals are counted."
         if stats.published

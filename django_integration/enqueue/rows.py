@@ -10,43 +10,22 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.db.transaction import atomic
 
 from celery_outbox_steps.envelope import SCHEMA_VERSION, size_of
+from django_integration.schema import INSERT_NOW, NOTIFY, OUTBOX, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-CHANNEL = "celery_outbox"
-_NOTIFY = f"pg_notify('{CHANNEL}', '')"
+__all__ = ["CHUNK_ROWS", "Row", "insert", "notify_relay"]
+
 CHUNK_ROWS = 500
 CHUNK_BYTES = 1_000_000
-
-NOW = {
-    "postgresql": "clock_timestamp()",
-    "mysql": "UTC_TIMESTAMP(6)",
-    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')",
-}
-
-
-class Row(NamedTuple):
-    """What the enqueue side knows of a row. Field names are column names."""
-
-    task_id: str
-    task_name: str
-    args: str
-    kwargs: str
-    options: str
-    payload: bytes | None
-    redacted_args: str | None
-    redacted_kwargs: str | None
-    sentry_trace_id: str | None
-    sentry_baggage: str | None
-    structlog_context: str | None
 
 
 def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool = False) -> None:
@@ -65,7 +44,7 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
 def notify_relay(connection: BaseDatabaseWrapper) -> None:
     """Wake the relay without a row."""
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {_NOTIFY}")
+        cursor.execute(f"SELECT {NOTIFY}")
 
 
 def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
@@ -90,7 +69,7 @@ def _insertion(vendor: str, rows: list[Row], *, notify: bool) -> tuple[str, list
 
 @lru_cache(maxsize=2048)
 def _from_values(vendor: str, count: int, notify: bool) -> str:  # noqa: FBT001  a cache key
-    now = NOW[vendor]
+    now = INSERT_NOW[vendor]
     values = f"({', '.join(['%s'] * len(Row._fields))}, {now}, {now}, 0, {SCHEMA_VERSION})"
     return _statement(f"VALUES {', '.join([values] * count)}", notify=notify)
 
@@ -98,7 +77,7 @@ def _from_values(vendor: str, count: int, notify: bool) -> str:  # noqa: FBT001 
 @lru_cache(maxsize=2)
 def _from_json(notify: bool) -> str:  # noqa: FBT001  a cache key
     """One parameter for all rows: the drivers take twice as long over thousands of small ones."""
-    now = NOW["postgresql"]
+    now = INSERT_NOW["postgresql"]
     columns = ", ".join(Row._fields).replace("payload", "decode(payload, 'hex')")
     record = ", ".join(f"{name} text" for name in Row._fields)
     return _statement(
@@ -110,9 +89,9 @@ def _from_json(notify: bool) -> str:  # noqa: FBT001  a cache key
 
 def _statement(rows: str, *, notify: bool) -> str:
     insert_rows = (
-        f"INSERT INTO celery_outbox ({', '.join(Row._fields)}, "
+        f"INSERT INTO {OUTBOX} ({', '.join(Row._fields)}, "
         f"created_at, due_at, retries, schema_version) {rows}"
     )
     if notify:
-        return f"WITH rows AS ({insert_rows}) SELECT {_NOTIFY}"
+        return f"WITH rows AS ({insert_rows}) SELECT {NOTIFY}"
     return insert_rows

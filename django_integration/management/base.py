@@ -1,56 +1,72 @@
-"""What the management commands share: the app they mean, progress bars, and plain errors."""
+"""`celery outbox …` as management commands: same arguments, same code, same output.
+
+A command names its twin in `celery_outbox_steps.cli`. Its arguments are made from those of the
+twin, for argparse; what they were given is handed to the twin's code.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import click
 from django.core.management.base import BaseCommand, CommandError
 
+from celery_outbox_steps.cli import STDOUT
 from celery_outbox_steps.errors import OutboxError
 from django_integration.conf import celery_app
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
     from collections.abc import Callable
 
 
-def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """For argparse, which shows the text of no other error."""
-
-    def convert(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as exc:
-            raise ArgumentTypeError(str(exc)) from exc
-
-    return convert
-
-
-def count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
 class OutboxCommand(BaseCommand):
-    """Turns an `OutboxError` into one line and an exit status. Subclasses implement `run`."""
+    """Runs `command`, and turns its errors into one line and an exit status."""
 
-    requires_system_checks: Any = []  # an operator at 3 a.m. must not be stopped by a lint
+    requires_system_checks: Any = []  # a failing check must not stop an operator
+    command: click.Command
 
-    def handle(self, *_: Any, **options: Any) -> str | None:
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        for param in self.command.params:
+            names, arguments = _for_argparse(param)
+            parser.add_argument(*names, **arguments)
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        self.stdout.ending = ""  # click ends its lines itself, and a progress bar does not
+        given = {str(param.name): options[str(param.name)] for param in self.command.params}
         try:
-            return self.run(celery_app(), options)
+            with click.Context(self.command, obj=SimpleNamespace(app=celery_app())) as context:
+                context.meta[STDOUT] = self.stdout
+                context.invoke(self.command, **given)
         except OutboxError as exc:
             raise CommandError(str(exc)) from exc
+        except click.ClickException as exc:
+            raise CommandError(exc.message) from exc
 
-    def run(self, app: Any, options: dict[str, Any]) -> str | None:
-        raise NotImplementedError
 
-    def with_bar(
-        self, label: str, length: int, work: Callable[[Callable[[int], None]], Any]
-    ) -> Any:
-        """Run with a progress bar where a person waits."""
-        with click.progressbar(length=length, label=label, file=cast("TextIO", self.stdout)) as bar:
-            return work(bar.update)
+def _for_argparse(param: click.Parameter) -> tuple[list[str], dict[str, Any]]:
+    """The names and keyword arguments of `add_argument()` for an argument of click."""
+    if not isinstance(param, click.Option):
+        return [str(param.name)], {"nargs": "*", "type": _converter(param)}
+    arguments: dict[str, Any] = {"dest": param.name, "help": param.help}
+    if param.is_flag:
+        return param.opts, {**arguments, "action": "store_true"}
+    if isinstance(param.default, (int, str)):  # click's own mark for "none" is neither
+        arguments["default"] = param.default
+    if isinstance(param.type, click.Choice):
+        return param.opts, {**arguments, "choices": list(param.type.choices)}
+    if isinstance(param.flag_value, float):  # the option may stand without a value
+        arguments |= {"nargs": "?", "const": param.flag_value}
+    return param.opts, {**arguments, "metavar": param.metavar, "type": _converter(param)}
+
+
+def _converter(param: click.Parameter) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            return param.type.convert(text, param, None)
+        except click.BadParameter as exc:
+            raise ArgumentTypeError(exc.message) from exc
+
+    return convert

@@ -3,28 +3,22 @@
 Keeps the contract of `celery_outbox_steps.store`: every write of a relay names it in `claimed_by`,
 every time is the database's, and no transaction stays open between two calls. What differs between
 databases is a `Dialect`; what a relay writes is in `writes.py`, counting in `stats.py`, replay and
-purge in `maintenance.py`.
+purge in `maintenance.py`. docs/reference/sql shows the statements in full.
 """
 
 from __future__ import annotations
 
 import sys
-import time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
+from django_integration.schema import DEAD_LETTER, OUTBOX
 from django_integration.store import maintenance, stats
-from django_integration.store.dialect import (
-    DEAD_LETTER,
-    OUTBOX,
-    UNLEASED,
-    Dialect,
-    Found,
-    Order,
-)
+from django_integration.store.dialect import ClaimRequest, Dialect, LeasedRow
 from django_integration.store.listen import Listener, WakePipe
 from django_integration.store.mysql import MySQL
 from django_integration.store.postgresql import PostgreSQL
@@ -68,7 +62,7 @@ class DjangoStore:
         self._dialect = _dialect(alias, connection)
         self._session = Session(
             alias,
-            self._opened,
+            self._prepare_session,
             connection=connection,
             begin=self._dialect.begin_transaction,
             options=self._dialect.options,
@@ -82,7 +76,7 @@ class DjangoStore:
 
     @property
     def blocks_event_loop(self) -> bool:
-        """Would this driver hold up all greenlets of a gevent worker?"""
+        """Would this driver block all greenlets of a gevent worker?"""
         return self._dialect.blocks_event_loop(self._session.wrapper)
 
     def check(self) -> None:
@@ -109,22 +103,31 @@ class DjangoStore:
         max_bytes: int | None = None,
         adopt: bool = False,
     ) -> list[ClaimedMessage]:
-        order = Order(limit, lease, relay_id, _or_all(max_bytes), adopt)
-        found = self._find(order)
-        messages = [_owned(message) for _, message in found]
-        if found and self._dialect.watermark:
-            self._watermark.claimed(found[0].position, found[-1].position, len(found))
-        return messages
+        """From the watermark on; a full scan where there is nothing, and in a new session.
+
+        The last session may have ended with leased rows that it never saw, or in a crash of the
+        server that lost its leases.
+        """
+        most = sys.maxsize if max_bytes is None else max_bytes
+        request = ClaimRequest(limit, lease, relay_id, most, adopt)
+        start = self._watermark.start(monotonic()) if self._session.is_open else None
+        leased = self._lease_from(start, request)
+        if not leased and start is not None and self._watermark.allows_full_scan(monotonic()):
+            leased = self._lease_from(None, request)
+        leased.sort()
+        if leased and self._dialect.watermark:
+            self._watermark.advance(leased[0].position, leased[-1].position, len(leased))
+        return [_with_payload_copied(message) for _, message in leased]
 
     def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
-        begun = self._writes.begin_attempt(message, relay_id)
-        return _owned(begun) if begun else None
+        counted = self._writes.count_attempt(message, relay_id)
+        return _with_payload_copied(counted) if counted else None
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
-        return len(outcomes) - self._writes.settle(outcomes, relay_id)
+        return len(outcomes) - self._writes.write_outcomes(outcomes, relay_id)
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
-        return self._writes.update(UNLEASED, [], ids, relay_id)
+        return self._writes.clear_leases(ids, relay_id)
 
     def wait(self, timeout: float) -> bool:
         if not self.listening:
@@ -139,54 +142,46 @@ class DjangoStore:
         self._wake_pipe.write()
 
     def sample(self) -> Sample:
-        return stats.sample(self._session, self._dialect)
+        return stats.read_sample(self._session, self._dialect)
 
     def stats(self, top: int = 10) -> Stats:
-        return stats.stats(self._session, self._dialect, top)
+        return stats.read_stats(self._session, self._dialect, top)
+
+    def count_by_minute(self, table: str, limit: int) -> list[tuple[Any, ...]]:
+        """For the admin's charts, see `stats.count_newest`."""
+        return stats.count_newest(self._session, self._dialect, table, limit)
 
     def count_dead_letters(self, which: DeadLetters) -> int:
-        return maintenance.count_dead_letters(self._session, self._dialect, which)
+        return maintenance.count_dead(self._session, self._dialect, which)
 
     def replay(self, which: DeadLetters, limit: int = 1000) -> int:
-        return maintenance.replay(self._session, self._dialect, which, limit)
+        return maintenance.move_to_outbox(self._session, self._dialect, which, limit)
 
     def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
-        return maintenance.purge_dead_letters(self._session, self._dialect, which, limit)
+        return maintenance.delete_dead(self._session, self._dialect, which, limit)
 
     def count_published(self, older_than: float) -> int:
-        return maintenance.count_published(self._session, self._dialect, older_than)
+        return maintenance.count_kept(self._session, self._dialect, older_than)
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
-        return maintenance.purge_published(self._session, self._dialect, older_than, limit)
+        return maintenance.delete_kept(self._session, self._dialect, older_than, limit)
 
     def close(self) -> None:
         self._session.close()
 
-    def _opened(self, session: Session) -> None:
+    def _prepare_session(self, session: Session) -> None:
         if session.borrowed:
             return
-        self._dialect.opened(session)
+        self._dialect.configure_session(session)
         if self._notify and self._dialect.notifies:
             self._listener.begin(session, pooled=self._dialect.pooled)
 
-    def _find(self, order: Order) -> list[Found]:
-        """From the watermark on; if nothing is there, from the very beginning.
-
-        A new session looks from there at once. The last one may have ended with rows leased that
-        were never seen, or in a crash of the server that made it forget claims.
-        """
-        start = self._watermark.start(time.monotonic()) if self._session.is_open else None
-        found = self._claim(order, start)
-        if not found and start is not None and self._watermark.may_look(time.monotonic()):
-            found = self._claim(order, None)
-        return sorted(found, key=_by_due)
-
-    def _claim(self, order: Order, start: Start | None) -> list[Found]:
-        began = time.monotonic()
-        found = self._dialect.claim(self._session, order, start)
+    def _lease_from(self, start: Start | None, request: ClaimRequest) -> list[LeasedRow]:
+        began = monotonic()
+        leased = self._dialect.lease_rows(self._session, request, start)
         if start is None:
-            self._watermark.looked(began, time.monotonic())
-        return found
+            self._watermark.record_full_scan(began, monotonic())
+        return leased
 
 
 def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
@@ -205,16 +200,8 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
         ) from None
 
 
-def _or_all(max_bytes: int | None) -> int:
-    return sys.maxsize if max_bytes is None else max_bytes
-
-
-def _by_due(found: Found) -> tuple[Any, int]:
-    return found.position, found.message.id
-
-
-def _owned(message: ClaimedMessage) -> ClaimedMessage:
-    """Drivers hand out bytes or a view of their own memory."""
+def _with_payload_copied(message: ClaimedMessage) -> ClaimedMessage:
+    """Some drivers return a view of their own memory where others return bytes."""
     if message.payload is None:
         return message
     return message._replace(payload=bytes(message.payload))

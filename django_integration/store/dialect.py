@@ -1,18 +1,19 @@
-"""What differs between databases: clocks, id lists, sizes, and how a claim is written.
+"""What differs between databases: durations, id lists, sizes, and how a claim is written.
 
-Everything else of the Store is the same SQL everywhere. All times are the database's own clock,
-and a look at the due index always names the range that it reads. Statements take parameters with
-`%s`; a literal percent sign is doubled. See `postgresql.py`, `mysql.py` and `sqlite.py`.
+Everything else of the Store is the same SQL everywhere. All times are the database's own clock, and
+a query on the due index always names the range that it reads. Statements take parameters with `%s`;
+a literal percent sign is doubled. See `postgresql.py`, `mysql.py` and `sqlite.py` for what each
+database needs, and docs/reference/sql for the statements in full.
 """
 
 from __future__ import annotations
 
 import sys
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
 from celery_outbox_steps.messages import CONTENTS, ClaimedMessage
+from django_integration.schema import CLAIMED_COLUMNS, DUE_TIME_REACHED, NOW, UNLEASED, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +21,13 @@ if TYPE_CHECKING:
     from django_integration.store.session import Session
     from django_integration.store.watermark import Start
 
-OUTBOX = "celery_outbox"
-DEAD_LETTER = "celery_outbox_dead_letter"
 LOCK_TIMEOUT = 20
-"""Seconds that a relay waits for a lock, say that of an ALTER TABLE, unless the project sets less:
-then the statement fails, is logged and is repeated, where it would hang without a sign."""
-UNLEASED = "claimed_by = NULL, claimed_until = NULL"
+"""Seconds that a relay waits for a lock, such as that of an ALTER TABLE, unless the project sets
+less. Then the statement fails, is logged and is repeated, instead of hanging without a sign."""
 
 
-class Order(NamedTuple):
-    """What a claim is asked for."""
+class ClaimRequest(NamedTuple):
+    """What a claim asks for."""
 
     limit: int
     lease: float
@@ -38,117 +36,118 @@ class Order(NamedTuple):
     adopt: bool = False
 
 
-class Found(NamedTuple):
-    """A row that a claim took, and where it stood in the due index."""
+class LeasedRow(NamedTuple):
+    """A row that a claim took. Sorts as rows are due: by due time, then by id."""
 
     position: Any
+    """Its due time, as the watermark keeps it."""
     message: ClaimedMessage
 
 
 class Dialect:
-    """One database's words."""
+    """The SQL of one database."""
 
-    now: str
-    later: str
-    """So many seconds from now: one parameter."""
-    waited: str
+    vendor: str
+    from_now: str
+    """The time a number of seconds from now: one parameter."""
+    seconds_waited: str
     """Seconds since the row was created, as a float."""
-    left: str
+    seconds_left: str
     """Seconds until the lease ends, as a float."""
     position = "due_at"
     """The due time as the watermark keeps it."""
-    size: str
+    content_size: str
     """About how many bytes a row's contents take; they are ASCII but for what others wrote."""
-    above = ""
+    from_watermark = ""
     """`due_at` is not below the `Start` of the watermark: two parameters."""
-    hint = ""
-    """Names the due index to an optimiser that may not find it."""
-    by_id = ""
-    """Names the primary key to an optimiser that may prefer to lock its way through the table."""
-    named = "task_name LIKE %s ESCAPE '!'"
-    """The task's name fits what `pattern` makes of a pattern, upper and lower case told apart."""
+    due_index_hint = ""
+    """Makes the optimiser use the due index."""
+    primary_key_hint = ""
+    """Makes the optimiser look rows up by id, where it might lock its way through the table."""
+    task_name_matches = "task_name LIKE %s ESCAPE '!'"
+    """The task's name fits a `like_pattern`, case-sensitively: one parameter."""
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
-    estimate = ""
-    """How many rows wait, by the database's own statistics."""
+    estimate_pending = ""
+    """About how many rows wait, by the database's own statistics."""
+    estimate_rows = ""
+    """About how many rows a table has, by the database's own statistics: one parameter."""
     begin_transaction = "BEGIN"
     options: dict[str, Any] = {}
-    """Connection options that a relay wants, unless the project sets them."""
+    """Connection options for a relay, unless the project sets them."""
     notifies = False
-    """Does the database wake those who LISTEN?"""
+    """Does the database wake sessions that LISTEN?"""
     pooled = False
     """Does a pooler hand each of our transactions to another session?"""
     watermark = True
-    """Do deleted rows linger in the index, so that remembering where live ones begin pays?"""
+    """Do deleted rows stay in the index for a while, so that claims should start behind them?"""
 
-    def claim(self, session: Session, order: Order, start: Start | None) -> list[Found]:
-        """Lease what was ordered, from the watermark on, in any order."""
+    @property
+    def now(self) -> str:
+        return NOW[self.vendor]
+
+    def lease_rows(
+        self, session: Session, request: ClaimRequest, start: Start | None
+    ) -> list[LeasedRow]:
+        """Lease due rows, from the watermark on. Returns them in any order."""
         raise NotImplementedError
 
-    def opened(self, session: Session) -> None:
-        """A connection of our own was just opened; nothing else ran on it yet."""
+    def configure_session(self, session: Session) -> None:
+        """Called for each connection of our own, before anything else runs on it."""
 
     def check(self, wrapper: Any) -> str:  # noqa: ARG002  most need what Django needs
         """What is too old here, and what to do about it; empty if nothing is."""
         return ""
 
     def blocks_event_loop(self, wrapper: Any) -> bool:  # noqa: ARG002  drivers differ
-        """Does the driver hold up all greenlets while a statement runs?"""
+        """Does the driver block all greenlets while a statement runs?"""
         return False
 
-    def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
-        """A predicate that picks these rows, and its parameters."""
+    def is_state(self, state: State) -> str:
+        """The condition of a state."""
+        return state.sql(self.vendor)
+
+    def id_in(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        """A condition that selects these rows, and its parameters."""
         return f"id IN ({', '.join(['%s'] * len(ids))})", list(ids)
 
-    def delete(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
+    def delete_by_id(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
         """A statement that deletes these rows, to be narrowed with AND, and its parameters."""
-        which, params = self.ids(ids)
-        return f"DELETE FROM {table} WHERE {which}", params  # noqa: S608  a table of ours
+        selected, params = self.id_in(ids)
+        return f"DELETE FROM {table} WHERE {selected}", params  # noqa: S608  a table of ours
 
-    def text(self, text: str) -> str:
+    def storable_text(self, text: str) -> str:
         """Text as every database takes it: no NUL, no lone surrogates."""
         clean = text.replace("\x00", "\\x00")
         return clean.encode("utf-8", "backslashreplace").decode("utf-8")
 
-    def pattern(self, text: str) -> str:
+    def like_pattern(self, text: str) -> str:
         """A pattern with `*` and `?`, as this database writes it."""
         for sign in "!%_":
             text = text.replace(sign, f"!{sign}")
         return text.replace("*", "%").replace("?", "_")
 
-    def due(self, order: Order, start: Start | None) -> tuple[str, list[Any]]:
-        """The rows that a claim may take, from the watermark on: the predicate, its parameters."""
-        mine, me = (" OR claimed_by = %s", [order.relay_id]) if order.adopt else ("", [])
-        sql = (
-            f"due_at <= {self.now} AND (claimed_until IS NULL OR claimed_until < {self.now}{mine})"
+    def claimable(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
+        """The rows that a claim may take: due, of a known version, from the watermark on."""
+        free, params = self.is_state(UNLEASED), []
+        if request.adopt:
+            free, params = f"({free} OR claimed_by = %s)", [request.relay_id]
+        condition = (
+            f"{self.is_state(DUE_TIME_REACHED)} AND {free}"
             f" AND schema_version IN ({', '.join(['%s'] * len(SUPPORTED_VERSIONS))})"
         )
         if start is None:
-            return sql, [*me, *SUPPORTED_VERSIONS]
-        return f"{self.above} AND {sql}", [*start, *me, *SUPPORTED_VERSIONS]
+            return condition, [*params, *SUPPORTED_VERSIONS]
+        return f"{self.from_watermark} AND {condition}", [*start, *params, *SUPPORTED_VERSIONS]
 
-    def columns(self, fits: str, orphaned: str, oversized: str) -> str:
+    def claimed_columns(self, fits: str, orphaned: str, oversized: str) -> str:
         """The columns of `ClaimedMessage` in its order; the contents only where `fits` is true."""
-        expressions = {
-            **{name: f"CASE WHEN {fits} THEN {name} ELSE '' END" for name in CONTENTS},
-            "payload": f"CASE WHEN {fits} THEN payload END",
-            "waited": self.waited,
-            "attempted": "updated_at IS NOT NULL",
-            "orphaned": orphaned,
-            "oversized": oversized,
-        }
-        return ", ".join(expressions.get(name, name) for name in ClaimedMessage._fields)
+        contents = {name: f"CASE WHEN {fits} THEN {name} ELSE '' END" for name in CONTENTS}
+        contents["payload"] = f"CASE WHEN {fits} THEN payload END"
+        computed = (self.seconds_waited, "updated_at IS NOT NULL", orphaned, oversized)
+        return ", ".join([*(contents.get(name, name) for name in CLAIMED_COLUMNS), *computed])
 
 
 def with_contents(message: ClaimedMessage, contents: Sequence[Any]) -> ClaimedMessage:
-    """The message with the values of its `CONTENTS`, as a statement brought them."""
+    """The message with the values of its `CONTENTS`, as a statement returned them."""
     return message._replace(**dict(zip(CONTENTS, contents, strict=True)))
-
-
-@cache
-def content_columns() -> tuple[str, ...]:
-    """The columns that an outbox row and a dead letter share."""
-    from django_integration.models import StoredMessage
-
-    fields = StoredMessage._meta.local_fields
-    return tuple(str(field.column) for field in fields)

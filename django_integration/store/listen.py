@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.utils import Error
 
 from celery_outbox_steps.observe.log import log
-from django_integration.enqueue.rows import CHANNEL
+from django_integration.schema import CHANNEL
 
 if TYPE_CHECKING:
     from django_integration.store.session import Session

@@ -1,4 +1,8 @@
-"""MySQL 8 and MariaDB: the claim is a SELECT that skips locked rows and an UPDATE, then COMMIT."""
+"""MySQL 8 and MariaDB: a claim selects due rows that are not locked, and updates them.
+
+The optimiser of these databases is told which index to use: what it chooses for a queue's table,
+whose statistics are always out of date, is a scan that reads everything or a deadlock.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from django_integration.schema import DUE_INDEX
 from django_integration.store.dialect import LOCK_TIMEOUT
 from django_integration.store.select_then_update import SelectThenUpdate
 
@@ -19,19 +24,23 @@ BEYOND_BMP = re.compile("[^\x00-\uffff]")
 
 
 class MySQL(SelectThenUpdate):
-    now = "UTC_TIMESTAMP(6)"
-    later = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
-    waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"
-    left = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0"
-    size = "LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)"
-    above = "due_at >= %s - INTERVAL 1 SECOND AND due_at >= %s"
-    hint = " FORCE INDEX (celery_outbox_due)"
+    vendor = "mysql"
+    from_now = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
+    seconds_waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"
+    seconds_left = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0"
+    content_size = "LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)"
+    from_watermark = "due_at >= %s - INTERVAL 1 SECOND AND due_at >= %s"
+    due_index_hint = f" FORCE INDEX ({DUE_INDEX})"
     # A scan of a small table would wait for the rows that other relays hold: a deadlock.
-    by_id = " FORCE INDEX (PRIMARY)"
-    named = "CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'"
+    primary_key_hint = " FORCE INDEX (PRIMARY)"
+    task_name_matches = "CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'"
+    estimate_rows = (
+        "SELECT table_rows FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_name = %s"
+    )
     options = {"connect_timeout": 10}
 
-    def opened(self, session: Session) -> None:
+    def configure_session(self, session: Session) -> None:
         session.run(f"SET SESSION lock_wait_timeout = LEAST(@@lock_wait_timeout, {LOCK_TIMEOUT})")
 
     def check(self, wrapper: Any) -> str:
@@ -45,14 +54,14 @@ class MySQL(SelectThenUpdate):
     def blocks_event_loop(self, wrapper: Any) -> bool:
         return bool(wrapper.Database.__name__ != "pymysql")
 
-    def delete(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
-        # DELETE takes no index hint for itself; driven by a join it can only look up its rows.
+    def delete_by_id(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        # DELETE takes no index hint of its own; driven by a join it can only look its rows up.
         sql = (
-            "DELETE o FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS k"
-            f" STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) WHERE o.id = k.id"
+            "DELETE target FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen"
+            f" STRAIGHT_JOIN {table} AS target FORCE INDEX (PRIMARY) WHERE target.id = chosen.id"
         )
         return sql, [json.dumps(list(ids))]
 
-    def text(self, text: str) -> str:
+    def storable_text(self, text: str) -> str:
         # A table in the old three-byte character set would refuse the whole statement.
-        return BEYOND_BMP.sub(lambda found: f"\\U{ord(found[0]):08x}", super().text(text))
+        return BEYOND_BMP.sub(lambda found: f"\\U{ord(found[0]):08x}", super().storable_text(text))

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.messages import ClaimedMessage
-from django_integration.store.dialect import LOCK_TIMEOUT, OUTBOX, Dialect, Found, Order
+from django_integration.schema import OUTBOX
+from django_integration.store.dialect import LOCK_TIMEOUT, ClaimRequest, Dialect, LeasedRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,36 +23,39 @@ if TYPE_CHECKING:
 
 # jit: where a switched-off plan is needed after all, its penalty would look worth compiling.
 PLANNER = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
-PATIENCE = (
+SET_LOCK_TIMEOUT = (
     f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}s', {{local}})"
     " WHERE current_setting('lock_timeout') = '0'"
 )
-FOR_SESSION = "; ".join([*(f"SET {n} = off" for n in PLANNER), PATIENCE.format(local="false")])
-FOR_TRANSACTION = "; ".join(
-    [*(f"SET LOCAL {n} = off" for n in PLANNER), PATIENCE.format(local="true")]
+FOR_SESSION = "; ".join(
+    [*(f"SET {name} = off" for name in PLANNER), SET_LOCK_TIMEOUT.format(local="false")]
 )
+FOR_TRANSACTION = "; ".join(
+    [*(f"SET LOCAL {name} = off" for name in PLANNER), SET_LOCK_TIMEOUT.format(local="true")]
+)
+FOR_LIST = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
+"""For a page of the admin, which may be sorted: its rows are few, or in the order of an index."""
 
 
 class PostgreSQL(Dialect):
-    # Not clock_timestamp(): an index range needs a bound that stands still during the statement.
-    # Not now(): in a transaction that is older than the row that it just wrote.
-    now = "statement_timestamp()"
-    later = "statement_timestamp() + %s * interval '1 second'"
-    waited = "extract(epoch from statement_timestamp() - created_at)::float8"
-    left = "extract(epoch from claimed_until - statement_timestamp())::float8"
+    vendor = "postgresql"
+    from_now = "statement_timestamp() + %s * interval '1 second'"
+    seconds_waited = "extract(epoch from statement_timestamp() - created_at)::float8"
+    seconds_left = "extract(epoch from claimed_until - statement_timestamp())::float8"
     position = "extract(epoch from due_at)::float8"
-    # Says how long a text is without reading it from where large ones are kept.
-    size = (
+    # octet_length() of a large text that is stored out of line does not read it.
+    content_size = (
         "octet_length(args)::bigint + octet_length(kwargs) + octet_length(options)"
         " + coalesce(octet_length(payload), 0)"
     )
-    above = "due_at >= to_timestamp(%s - 1) AND due_at >= to_timestamp(%s)"
-    estimate = """
+    from_watermark = "due_at >= to_timestamp(%s - 1) AND due_at >= to_timestamp(%s)"
+    estimate_pending = f"""
         SELECT c.reltuples * (1 - coalesce(s.null_frac, 0))
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         LEFT JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname
             AND s.attname = 'due_at'
-        WHERE c.oid = 'celery_outbox'::regclass"""
+        WHERE c.oid = '{OUTBOX}'::regclass"""
+    estimate_rows = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
     notifies = True
     _holds_any_text = True
     # Without them a relay whose server vanished from the network waits for a quarter of an hour.
@@ -63,26 +67,30 @@ class PostgreSQL(Dialect):
         "keepalives_count": 3,
     }
 
-    def claim(self, session: Session, order: Order, start: Start | None) -> list[Found]:
-        statement = self.claim_statement(order, start)
-        if not self.pooled:
-            return [_found(*row) for row in session.rows(*statement)]
-        with session.transaction():
-            session.run(FOR_TRANSACTION)
-            return [_found(*row) for row in session.rows(*statement)]
+    def lease_rows(
+        self, session: Session, request: ClaimRequest, start: Start | None
+    ) -> list[LeasedRow]:
+        statement = self.claim_statement(request, start)
+        if self.pooled:
+            with session.transaction():
+                session.run(FOR_TRANSACTION)
+                rows = session.rows(*statement)
+        else:
+            rows = session.rows(*statement)
+        return [LeasedRow(row[0], ClaimedMessage._make(row[1:])) for row in rows]
 
-    def opened(self, session: Session) -> None:
+    def claim_statement(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
+        claimable, params = self.claimable(request, start)
+        limit, lease, relay_id, most, _ = request
+        return _claim_sql(self, claimable), [relay_id, *params, limit, most, most, relay_id, lease]
+
+    def configure_session(self, session: Session) -> None:
         # A pooler makes up the process id that it tells its clients at startup.
         (actual,) = session.rows("SELECT pg_backend_pid()")[0]
         self.pooled = actual != session.raw.info.backend_pid
         self._holds_any_text = session.raw.info.parameter_status("server_encoding") == "UTF8"
         if not self.pooled:
             session.run(FOR_SESSION)
-
-    def claim_statement(self, order: Order, start: Start | None) -> tuple[str, list[Any]]:
-        due, params = self.due(order, start)
-        limit, lease, relay_id, most, _ = order
-        return _claim(self, due), [relay_id, *params, limit, most, most, relay_id, lease]
 
     def blocks_event_loop(self, wrapper: Any) -> bool:
         driver = wrapper.Database
@@ -91,38 +99,42 @@ class PostgreSQL(Dialect):
         # psycogreen and its like install a callback that waits cooperatively.
         return driver.extensions.get_wait_callback() is None
 
-    def text(self, text: str) -> str:
-        clean = super().text(text)
+    def storable_text(self, text: str) -> str:
+        clean = super().storable_text(text)
         return clean if self._holds_any_text else clean.encode("ascii", "backslashreplace").decode()
 
-    def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
+    def id_in(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
         return "id = ANY(%s)", [list(ids)]
 
 
 @lru_cache(maxsize=8)
-def _claim(dialect: PostgreSQL, due: str) -> str:
+def _claim_sql(dialect: PostgreSQL, claimable: str) -> str:
     # MATERIALIZED keeps the planner from running the SELECT twice, past the limit. A window without
     # ORDER BY adds up the rows as they come, which is the index's order, and needs no sort.
     #
     # A lease need not survive a crash of the server: without it the rows are claimed once more. So
-    # nobody waits for the disk between COMMIT and publish. What a settle writes is always durable.
-    columns = dialect.columns("NOT oversized", "orphaned", "oversized")
+    # the COMMIT of a claim does not wait for the disk. What a settle writes is always durable.
+    columns = dialect.claimed_columns("NOT oversized", "orphaned", "oversized")
     return f"""
         WITH due AS MATERIALIZED (
-            SELECT id AS due_id, {dialect.size} AS size,
+            SELECT id AS due_id, {dialect.content_size} AS size,
                 coalesce(claimed_by <> %s, false) AS orphaned
-            FROM {OUTBOX} WHERE {due}
-            ORDER BY due_at, id LIMIT %s FOR UPDATE SKIP LOCKED
+            FROM {OUTBOX}
+            WHERE {claimable}
+            ORDER BY due_at, id
+            LIMIT %s
+            FOR UPDATE SKIP LOCKED
         ), summed AS (
             SELECT *, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM due
         ), fitting AS MATERIALIZED (
-            SELECT due_id, orphaned, size > %s AS oversized FROM summed
+            SELECT due_id, orphaned, size > %s AS oversized
+            FROM summed
             WHERE total <= %s OR total = size
-        ), unhurried AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
-        UPDATE {OUTBOX} SET claimed_by = %s, claimed_until = {dialect.later}
-        FROM fitting, unhurried WHERE id = due_id
+        ), no_disk_wait AS MATERIALIZED (
+            SELECT set_config('synchronous_commit', 'off', true)
+        )
+        UPDATE {OUTBOX}
+        SET claimed_by = %s, claimed_until = {dialect.from_now}
+        FROM fitting, no_disk_wait
+        WHERE id = due_id
         RETURNING {dialect.position}, {columns}"""
-
-
-def _found(position: float, *fields: Any) -> Found:
-    return Found(position, ClaimedMessage._make(fields))

@@ -1,4 +1,4 @@
-"""The relay's own database session: opened on demand, thrown away after any error.
+"""The relay's own database session: opened on demand, closed after any error.
 
 Never one of Django's `connections`: those belong to threads and requests, may sit in a pool that a
 forked child closes, and may hold a transaction. Every failure leaves as `StoreError`, and the next
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 # mysqlclient says goodbye to the server whenever its connection object is deallocated, even in a
-# forked child, which ends the parent's session. A reference from here keeps it alive over there.
+# forked child, which ends the parent's session. This reference stops the child from doing that.
 _kept: dict[int, Any] = {}
 
 # Options that make no sense for a relay: a pool is shared with forks, and the claim is written
@@ -75,13 +75,13 @@ class Session:
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
         """Execute one statement; how many rows it changed."""
-        with self._cursor() as cursor:
+        with self.errors(), self.open().cursor() as cursor:
             cursor.execute(sql, params)
             return int(cursor.rowcount)
 
     def rows(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute one statement; the rows it returned."""
-        with self._cursor() as cursor:
+        with self.errors(), self.open().cursor() as cursor:
             cursor.execute(sql, params)
             return list(cursor.fetchall())
 
@@ -102,14 +102,14 @@ class Session:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """What goes wrong inside costs the connection; database errors become `StoreError`."""
+        """Any error closes the connection; a database error becomes a `StoreError`."""
         try:
             yield
         except (Error, OSError) as error:
             self.close()
             raise StoreError(f"database {self.alias!r}: {_first_line(error)}") from error
         except BaseException:
-            # An interrupted statement leaves a connection that nobody can trust.
+            # After an interrupted statement the state of the connection is unknown.
             self.close()
             raise
 
@@ -136,11 +136,6 @@ class Session:
             wrapper.close()
         _kept.pop(id(raw), None)
 
-    @contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        with self.errors(), self.open().cursor() as cursor:
-            yield cursor
-
     def _forget_parent(self) -> None:
         self._pid = os.getpid()
         if not self.borrowed:
@@ -148,7 +143,7 @@ class Session:
 
 
 def own_wrapper(alias: str, options: Mapping[str, Any]) -> BaseDatabaseWrapper:
-    """A connection like the project's own under this alias, but only ours."""
+    """A connection with the settings of this alias, used by its opener alone."""
     shared = connections[alias]
     wanted = {
         name: value

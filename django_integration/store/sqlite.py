@@ -1,10 +1,14 @@
-"""SQLite: the claim holds the write lock, in the text format of Django's times."""
+"""SQLite: a claim takes the write lock first, then selects and updates. For development and tests.
+
+Times are texts in Django's format, which compare as times do.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+from django_integration.schema import DUE_INDEX
 from django_integration.store.select_then_update import SelectThenUpdate
 
 if TYPE_CHECKING:
@@ -12,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class SQLite(SelectThenUpdate):
-    now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
-    later = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
-    waited = "(julianday('now') - julianday(created_at)) * 86400.0"
-    left = "(julianday(claimed_until) - julianday('now')) * 86400.0"
-    size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
-    hint = " INDEXED BY celery_outbox_due"
-    named = "task_name GLOB %s"  # its LIKE does not tell upper and lower case apart
+    vendor = "sqlite"
+    from_now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
+    seconds_waited = "(julianday('now') - julianday(created_at)) * 86400.0"
+    seconds_left = "(julianday(claimed_until) - julianday('now')) * 86400.0"
+    content_size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
+    due_index_hint = f" INDEXED BY {DUE_INDEX}"
+    task_name_matches = "task_name GLOB %s"  # its LIKE ignores case
     for_update = ""
     skip_locked = ""
     # The write lock at once: a transaction that reads first could not get it later.
     begin_transaction = "BEGIN IMMEDIATE"
     watermark = False
 
-    def ids(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
+    def id_in(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
         # One parameter, whatever the batch size: SQLite limits how many a statement may have.
         return "id IN (SELECT value FROM json_each(%s))", [json.dumps(list(ids))]
 
-    def pattern(self, text: str) -> str:
+    def like_pattern(self, text: str) -> str:
         return text.replace("[", "[[]")

@@ -20,23 +20,20 @@ from celery_outbox_steps.messages import (
     Retry,
 )
 from celery_outbox_steps.store import INTERRUPTED, ORPHANED
-from django_integration.store.dialect import (
-    DEAD_LETTER,
-    OUTBOX,
-    UNLEASED,
-    Dialect,
-    content_columns,
-    with_contents,
-)
+from django_integration.schema import DEAD_LETTER, MESSAGE_COLUMNS, OUTBOX, PENDING
+from django_integration.store.dialect import Dialect, with_contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from django_integration.store.session import Session
 
-MINE = "claimed_by = %s"
-UNLESS_ANOTHERS = f"({MINE} OR claimed_by IS NULL OR claimed_by = '') AND due_at IS NOT NULL"
-"""For what the broker has. A row that is kept after it was published has no due time."""
+CLEAR_LEASE = "claimed_by = NULL, claimed_until = NULL"
+HELD = "claimed_by = %s"
+HELD_OR_UNCLAIMED = (
+    f"({HELD} OR claimed_by IS NULL OR claimed_by = '{ORPHANED}') AND {PENDING.text}"
+)
+"""The fence for what the broker has. A row that was published already, and kept, is not pending."""
 
 
 class Writes:
@@ -47,128 +44,131 @@ class Writes:
         self._dialect = dialect
         self._keep = keep
 
-    def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
-        """Write all outcomes or none; how many rows were within the fence."""
-        work = _Work(outcomes)
-        if work.only_published and not self._keep:
-            return self._publish(work, relay_id)
+    def write_outcomes(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
+        """Write all outcomes or none. Returns how many rows were within the fence."""
+        groups = _grouped(outcomes)
+        if not self._keep and not groups.postponed and not groups.dead:
+            return self._delete_published(groups, relay_id)
         with self._session.transaction():
-            return self._settle(work, relay_id)
+            publish = self._keep_published if self._keep else self._delete_published
+            written = publish(groups, relay_id)
+            for postponement, ids in groups.postponed.items():
+                written += self._postpone(ids, postponement, relay_id)
+            for (error, attempts), ids in groups.dead.items():
+                written += self._move_to_dead_letters(ids, error, attempts, relay_id)
+            return written
 
-    def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+    def count_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         """Count an attempt, and only then load what may be too large for this process."""
         changes = f"retries = %s, last_error = %s, updated_at = {self._dialect.now}"
         values = [message.retries + 1, INTERRUPTED]
-        if not self.update(changes, values, [message.id], relay_id):
+        if not self._update(changes, values, [message.id], relay_id):
             return None
-        return self._load(message, relay_id) if message.oversized else message
+        return self._read_contents(message, relay_id) if message.oversized else message
 
-    def update(
-        self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str, fence: str = MINE
+    def clear_leases(self, ids: Sequence[int], relay_id: str) -> int:
+        return self._update(CLEAR_LEASE, [], ids, relay_id)
+
+    def _update(
+        self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str, fence: str = HELD
     ) -> int:
         """The one way a relay changes rows."""
         if not ids:
             return 0
-        which, params = self._dialect.ids(ids)
-        table = f"{OUTBOX}{self._dialect.by_id}"
-        sql = f"UPDATE {table} SET {changes} WHERE {which} AND {fence}"
+        selected, params = self._dialect.id_in(ids)
+        sql = (
+            f"UPDATE {OUTBOX}{self._dialect.primary_key_hint}"
+            f" SET {changes} WHERE {selected} AND {fence}"
+        )
         return self._session.run(sql, [*values, *params, relay_id])
 
-    def _delete(self, ids: Sequence[int], relay_id: str, fence: str = MINE) -> int:
+    def _delete(self, ids: Sequence[int], relay_id: str, fence: str = HELD) -> int:
         """The one way a relay deletes rows."""
         if not ids:
             return 0
-        sql, params = self._dialect.delete(OUTBOX, ids)
+        sql, params = self._dialect.delete_by_id(OUTBOX, ids)
         return self._session.run(f"{sql} AND {fence}", [*params, relay_id])
 
-    def _load(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
+    def _read_contents(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         rows = self._session.rows(
-            f"SELECT {', '.join(CONTENTS)} FROM {OUTBOX} WHERE id = %s AND {MINE}",
+            f"SELECT {', '.join(CONTENTS)} FROM {OUTBOX} WHERE id = %s AND {HELD}",
             [message.id, relay_id],
         )
         return with_contents(message, rows[0]) if rows else None
 
-    def _settle(self, work: _Work, relay_id: str) -> int:
-        settled = self._publish(work, relay_id)
-        for postponed, ids in work.again.items():
-            settled += self._postpone(ids, postponed, relay_id)
-        for (error, attempts), ids in work.dead.items():
-            settled += self._bury(ids, error, attempts, relay_id)
-        return settled
+    def _delete_published(self, groups: _Groups, relay_id: str) -> int:
+        every = [row_id for ids in groups.published.values() for row_id in ids]
+        return self._delete(every, relay_id, HELD_OR_UNCLAIMED)
 
-    def _publish(self, work: _Work, relay_id: str) -> int:
-        if not self._keep:
-            every = [row_id for ids in work.published.values() for row_id in ids]
-            return self._delete(every, relay_id, UNLESS_ANOTHERS)
+    def _keep_published(self, groups: _Groups, relay_id: str) -> int:
         now = self._dialect.now
         changes = (
-            f"published_at = {now}, updated_at = {now}, due_at = NULL, {UNLEASED},"
-            " retries = %s, last_error = NULL"  # this attempt did not fail, though it was begun
+            f"published_at = {now}, updated_at = {now}, due_at = NULL, {CLEAR_LEASE},"
+            " retries = %s, last_error = NULL"  # count_attempt() counted an attempt that succeeded
         )
         return sum(
-            self.update(changes, [retries], ids, relay_id, UNLESS_ANOTHERS)
-            for retries, ids in work.published.items()
+            self._update(changes, [retries], ids, relay_id, HELD_OR_UNCLAIMED)
+            for retries, ids in groups.published.items()
         )
 
-    def _postpone(self, ids: Sequence[int], postponed: _Postponed, relay_id: str) -> int:
-        error, delay, retries, holder = postponed
-        return self.update(
-            f"retries = %s, due_at = {self._dialect.later}, last_error = %s,"
+    def _postpone(self, ids: Sequence[int], postponement: _Postponement, relay_id: str) -> int:
+        error, delay, retries, claimed_by = postponement
+        return self._update(
+            f"retries = %s, due_at = {self._dialect.from_now}, last_error = %s,"
             f" updated_at = {self._dialect.now}, claimed_by = %s, claimed_until = NULL",
-            [retries, delay, self._dialect.text(error), holder],
+            [retries, delay, self._dialect.storable_text(error), claimed_by],
             ids,
             relay_id,
         )
 
-    def _bury(self, ids: Sequence[int], error: str, attempts: int, relay_id: str) -> int:
-        """Copy and delete. The copy locks the rows, so nobody takes them over in between."""
-        which, params = self._dialect.ids(ids)
-        columns = ", ".join(name for name in content_columns() if name != "retries")
+    def _move_to_dead_letters(
+        self, ids: Sequence[int], error: str, attempts: int, relay_id: str
+    ) -> int:
+        """Copy and delete. The copy locks the rows, so no relay can claim them in between."""
+        selected, params = self._dialect.id_in(ids)
+        columns = ", ".join(name for name in MESSAGE_COLUMNS if name != "retries")
         self._session.run(
             f"INSERT INTO {DEAD_LETTER} ({columns}, retries, dead_at, failure_reason)"
-            f" SELECT {columns}, %s, {self._dialect.now}, %s FROM {OUTBOX}{self._dialect.by_id}"
-            f" WHERE {which} AND {MINE}{self._dialect.for_update}",
-            [attempts, self._dialect.text(error), *params, relay_id],
+            f" SELECT {columns}, %s, {self._dialect.now}, %s"
+            f" FROM {OUTBOX}{self._dialect.primary_key_hint}"
+            f" WHERE {selected} AND {HELD}{self._dialect.for_update}",
+            [attempts, self._dialect.storable_text(error), *params, relay_id],
         )
         return self._delete(ids, relay_id)
 
 
-class _Postponed(NamedTuple):
+class _Postponement(NamedTuple):
     """What is written for a row that is tried again."""
 
     error: str
     delay: float
     retries: int
-    holder: str | None
-    """What is left in `claimed_by`."""
+    claimed_by: str | None
 
 
-class _Work:
-    """Outcomes by what has to be written for them, so that equal ones share a statement."""
+class _Groups(NamedTuple):
+    """Ids by what has to be written for them, so that equal outcomes share a statement."""
 
-    def __init__(self, outcomes: Iterable[Outcome]) -> None:
-        self.published: dict[int, list[int]] = defaultdict(list)
-        """By failed attempts."""
-        self.again: dict[_Postponed, list[int]] = defaultdict(list)
-        self.dead: dict[tuple[str, int], list[int]] = defaultdict(list)
-        """By error and failed attempts."""
-        for outcome in outcomes:
-            self._sort(outcome)
+    published: dict[int, list[int]]
+    """By failed attempts."""
+    postponed: dict[_Postponement, list[int]]
+    dead: dict[tuple[str, int], list[int]]
+    """By error and failed attempts."""
 
-    @property
-    def only_published(self) -> bool:
-        return not self.again and not self.dead
 
-    def _sort(self, outcome: Outcome) -> None:
+def _grouped(outcomes: Iterable[Outcome]) -> _Groups:
+    groups = _Groups(defaultdict(list), defaultdict(list), defaultdict(list))
+    for outcome in outcomes:
         match outcome:
             case Published(message):
-                self.published[message.retries].append(message.id)
+                groups.published[message.retries].append(message.id)
             case Retry(message, error, delay):
-                postponed = _Postponed(error, delay, message.retries + 1, None)
-                self.again[postponed].append(message.id)
+                again = _Postponement(error, delay, message.retries + 1, None)
+                groups.postponed[again].append(message.id)
             case Deferred(message, error, delay):
-                holder = ORPHANED if message.orphaned else None
-                postponed = _Postponed(error, delay, message.retries, holder)
-                self.again[postponed].append(message.id)
+                claimed_by = ORPHANED if message.orphaned else None
+                again = _Postponement(error, delay, message.retries, claimed_by)
+                groups.postponed[again].append(message.id)
             case Dead(message, error, attempts):
-                self.dead[error, attempts].append(message.id)
+                groups.dead[error, attempts].append(message.id)
+    return groups

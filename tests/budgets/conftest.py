@@ -80,7 +80,12 @@ def relay_of(request: pytest.FixtureRequest) -> Callable[..., Relay]:
         settings = RelayConfig(**config)
         publisher = publisher_for(app, settings.declare)
         relay = Relay(
-            app, DjangoStore("default"), publisher, settings, "budgets", recorders=recorders_for(app)
+            app,
+            DjangoStore("default"),
+            publisher,
+            settings,
+            "budgets",
+            recorders=recorders_for(app),
         )
         request.addfinalizer(relay.close)
         return relay

@@ -29,8 +29,8 @@ def test_servers_that_are_too_old_are_refused(maria, version, complaint):
 
 
 def test_error_texts_are_made_storable():
-    assert SQLite().text("a\x00b\ud800ä🙈") == "a\\x00b\\ud800ä🙈"
-    assert MySQL().text("ä🙈") == "ä\\U0001f648"
+    assert SQLite().storable_text("a\x00b\ud800ä🙈") == "a\\x00b\\ud800ä🙈"
+    assert MySQL().storable_text("ä🙈") == "ä\\U0001f648"
 
 
 def test_another_database_is_refused_by_name():

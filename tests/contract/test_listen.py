@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from celery_outbox_steps.errors import StoreError
-from django_integration.enqueue.rows import CHANNEL
+from django_integration.schema import CHANNEL
 from tests import helpers
 from tests.helpers import wait_for
 from tests.services.private import free_port

@@ -12,7 +12,7 @@ import re
 import pytest
 from django.db import connections
 
-from django_integration.store.dialect import Order
+from django_integration.store.dialect import ClaimRequest
 from django_integration.store.mysql import MySQL
 from django_integration.store.postgresql import FOR_SESSION, PostgreSQL
 from django_integration.store.sqlite import SQLite
@@ -94,12 +94,12 @@ def test_a_claim_reads_one_index_range_and_sorts_nothing(database, analysed, wat
                 "mysql": "ANALYZE TABLE celery_outbox",
             }[database.vendor]
         )
-    order = Order(LIMIT, 300, "me", 16 * 1024 * 1024, adopt)
-    check(database, order, start(database) if watermark else None)
+    request = ClaimRequest(LIMIT, 300, "me", 16 * 1024 * 1024, adopt)
+    check(database, request, start(database) if watermark else None)
 
 
-def _postgresql(database, order, start):
-    sql, params = PostgreSQL().claim_statement(order, start)
+def _postgresql(database, request, start):
+    sql, params = PostgreSQL().claim_statement(request, start)
     with connections[database.alias].cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute(FOR_SESSION)
@@ -116,16 +116,16 @@ def _postgresql(database, order, start):
     assert scan.get("Rows Removed by Filter", 0) == 0
 
 
-def _mysql(database, order, start):
-    sql, params = MySQL().claim_statement(order, start)
+def _mysql(database, request, start):
+    sql, params = MySQL().claim_statement(request, start)
     ((*_, kind, _, key, _, _, _, extra),) = database.execute(f"EXPLAIN {sql}", *params)
     assert (kind, key) == ("range", "celery_outbox_due")
     assert "filesort" not in extra
     assert "temporary" not in extra
 
 
-def _sqlite(database, order, start):
-    sql, params = SQLite().claim_statement(order, start)
+def _sqlite(database, request, start):
+    sql, params = SQLite().claim_statement(request, start)
     steps = [step[-1] for step in database.execute(f"EXPLAIN QUERY PLAN {sql}", *params)]
     assert any(re.search(r"INDEX celery_outbox_due \(.*due_at<\?", step) for step in steps), steps
     assert not any("B-TREE FOR ORDER" in step for step in steps), steps

@@ -66,5 +66,5 @@ def page_languages(page: Path) -> set[str]:
 
 
 def test_every_block_has_a_language_that_some_test_looks_at() -> None:
-    known = {"python", "sh", "text", "yaml", "json", "ini"}
+    known = {"python", "sh", "text", "yaml", "json", "ini", "sql"}
     assert set().union(*map(page_languages, pages())) <= known

@@ -27,12 +27,13 @@ SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|VALUES|ORDER B
 # names, placeholders and a dialect's own words. A new name here needs a look at its origin.
 OURS = re.compile(
     r"""
-    [A-Z_]+                                    # constants: tables, channels, columns
-    | (self|dialect|self\._dialect)\.[a-z_]+   # a dialect's words
+    [A-Z_]+(\.text|\[table\])?                 # constants: tables, columns, states
+    | (self|dialect|self\._dialect)\.[a-z_]+   # a dialect's attributes
+    | (self|dialect)\.is_state\([A-Z_]+\)      # a state's condition
     | '.*'\.join\(.*\)                         # placeholders and column names
-    | _(pending|old|waits)\(.*\)               # a subselect of the same module
-    | (columns|values|which|where|order|table|changes|sql|due|now|newest|window|still|condition
-      |fence|insert_rows|record|waited|name|index|position|hint|limit|rows|text)
+    | _(pending_rows|published_before|flag)\(.*\)  # SQL of the same module
+    | (columns|values|selected|where|order|table|changes|sql|claimable|free|now|window|condition
+      |fence|insert_rows|record|name|limit|rows|text)
     """,
     re.VERBOSE,
 )

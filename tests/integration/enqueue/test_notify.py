@@ -10,7 +10,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_integration.enqueue import enqueuer as enqueue
-from django_integration.enqueue.rows import CHANNEL
+from django_integration.schema import CHANNEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

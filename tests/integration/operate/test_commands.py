@@ -1,4 +1,4 @@
-"""What an operator types: `celery outbox …` and the management commands, on one core."""
+"""What an operator types: `celery outbox …` and the management commands."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class TestStatus:
         app.send_task("operate.failing")
         app.send_task("operate.held")
         CeleryOutbox.objects.filter(task_name="operate.failing").update(
-            retries=2, last_error="Unroutable: nobody"
+            retries=2, last_error="Unroutable: no queue"
         )
         store.claim(5, 60, "relay-1")
         said = celery(app, "status").output
         assert "held by        relay-1: 2 rows" in said
-        assert "failing task   operate.failing: 1 rows, Unroutable: nobody" in said
+        assert "failing task   operate.failing: 1 row, Unroutable: no queue" in said
 
     def test_stats_says_the_same(self, app):
         app.send_task("operate.task")
@@ -114,7 +114,7 @@ class TestDrain:
 class TestReplay:
     def test_replay_moves_the_named_dead_letters_back(self, app, bury):
         first, *_ = bury(3)
-        assert "1 replayed" in celery(app, "replay", str(first)).output
+        assert "1 dead letter replayed" in celery(app, "replay", str(first)).output
         assert (CeleryOutbox.objects.due().count(), CeleryOutboxDeadLetter.objects.count()) == (
             1,
             2,
@@ -137,7 +137,7 @@ class TestReplay:
             at = died + timedelta(hours=hours)
             tokyo = at.astimezone(timezone(timedelta(hours=9)))
             for text in (f"{at:%Y-%m-%dT%H:%M:%S}", at.isoformat(), tokyo.isoformat()):
-                said = f"{matching} dead letters would be replayed"
+                said = f"{matching} dead letter{'' if matching == 1 else 's'} would be replayed"
                 assert said in celery(app, "replay", "--since", text, "--dry-run").output
                 assert said in manage(
                     "celery_outbox_replay_dead_letter", "--since", text, "--dry-run"
@@ -154,17 +154,20 @@ class TestReplay:
         bury(1, "operate.mail_a")
         bury(1, "operate.mail_b")
         bury(1, "operate.other")
-        assert "2 replayed" in celery(app, "replay", "--task-name", "operate.mail_*").output
+        assert (
+            "2 dead letters replayed"
+            in celery(app, "replay", "--task-name", "operate.mail_*").output
+        )
         said = manage("celery_outbox_replay_dead_letter", "--task-name", "*.othe?")
-        assert "1 dead letters replayed" in said
+        assert "1 dead letter replayed" in said
 
     def test_replay_takes_no_more_than_its_limit_the_oldest_first(self, app, bury):
         *_, newest = bury(3)
         said = celery(app, "replay", "--all", "--limit", "2", "--dry-run").output
         assert "2 dead letters would be replayed" in said
-        assert "1 replayed" in celery(app, "replay", "--all", "--limit", "1").output
+        assert "1 dead letter replayed" in celery(app, "replay", "--all", "--limit", "1").output
         said = manage("celery_outbox_replay_dead_letter", "--all", "--limit", "1")
-        assert "1 dead letters replayed" in said
+        assert "1 dead letter replayed" in said
         assert CeleryOutboxDeadLetter.objects.get().pk == newest
         assert celery(app, "replay", "--all", "--limit", "0").exit_code == 2
         with pytest.raises(CommandError, match="--limit: '0' is not a whole number"):
@@ -177,7 +180,10 @@ class TestReplay:
         hour_ago = CeleryOutboxDeadLetter.objects.latest("dead_at").dead_at - timedelta(hours=1)
         manage("celery_outbox_replay_dead_letter", "--until", hour_ago.isoformat())
         assert CeleryOutbox.objects.get().task_name == "operate.old"
-        assert "1 replayed" in celery(app, "replay", "--since", f"{hour_ago:%Y-%m-%dT%H:%M}").output
+        assert (
+            "1 dead letter replayed"
+            in celery(app, "replay", "--since", f"{hour_ago:%Y-%m-%dT%H:%M}").output
+        )
 
     def test_what_dies_again_meanwhile_is_left_alone(self, app, bury, store):
         bury(3)
@@ -228,7 +234,7 @@ class TestPurge:
         bury(1, "operate.b")
         age("celery_outbox_dead_letter", "dead_at", 100)
         said = manage("celery_outbox_purge", "--dead-older-than", "50", "--task-name", "operate.a")
-        assert "0 published rows and 1 dead letters deleted" in said
+        assert "0 published rows and 1 dead letter deleted" in said
         assert CeleryOutboxDeadLetter.objects.get().task_name == "operate.b"
 
     def test_ages_have_units_and_names_are_patterns(self, app, bury):
@@ -239,7 +245,7 @@ class TestPurge:
         assert "0 dead letters deleted" in celery(app, "purge", "--dead-older-than", "30d").output
         said = celery(app, "purge", "--dead-older-than", "2w", "--task-name", "operate.*").output
         assert "2 dead letters deleted" in said
-        assert "1 dead letters deleted" in manage("celery_outbox_purge", "--dead-older-than", "2w")
+        assert "1 dead letter deleted" in manage("celery_outbox_purge", "--dead-older-than", "2w")
         assert celery(app, "purge", "--dead-older-than", "soon").exit_code == 2
         with pytest.raises(CommandError, match="'soon' is not an age: write seconds, or 90s"):
             manage("celery_outbox_purge", "--dead-older-than", "soon")

@@ -127,7 +127,7 @@ def test_charts(boss: Client) -> None:
 
 
 def test_chart_shows_what_it_did_not_count(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "LOOKED_AT", 2)
+    monkeypatch.setattr(charts, "ROWS_READ", 2)
     for minutes in (50, 30, 10):
         waiting(created_at=ago(minutes=minutes + 0.2))
     panel = boss.get(reverse(OUTBOX)).context["summary"].panels[0]

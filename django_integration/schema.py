@@ -1,0 +1,125 @@
+"""The two tables, said once: their names, columns and clocks, and the states of a row.
+
+A state is one object with two forms, SQL text for the Store and a `Q` for querysets, so that the
+relay, the admin and the commands can't disagree; `tests/contract/test_states.py` compares them on
+every database. Imports no model, and so can be imported before Django's apps are ready. Next:
+`models.py` for the tables, `enqueue/rows.py` for the INSERT, `store/` for every other statement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from celery_outbox_steps.messages import ClaimedMessage
+
+# -- names ----------------------------------------------------------------------------------------
+
+APP_LABEL = "celery_outbox"
+OUTBOX = "celery_outbox"
+DEAD_LETTER = "celery_outbox_dead_letter"
+DUE_INDEX = "celery_outbox_due"
+CHANNEL = "celery_outbox"
+"""PostgreSQL's NOTIFY channel."""
+NOTIFY = f"pg_notify('{CHANNEL}', '')"
+
+# -- columns --------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """What a call stores. Field names are column names."""
+
+    task_id: str
+    task_name: str
+    args: str
+    kwargs: str
+    options: str
+    payload: bytes | None
+    redacted_args: str | None
+    redacted_kwargs: str | None
+    sentry_trace_id: str | None
+    sentry_baggage: str | None
+    structlog_context: str | None
+
+
+MESSAGE_COLUMNS = (*Row._fields, "created_at", "schema_version", "retries")
+"""The columns that an outbox row and a dead letter share, but for the id."""
+CLAIMED_COLUMNS = ClaimedMessage._fields[: ClaimedMessage._fields.index("waited")]
+"""The columns that a claim reads. The other fields of a `ClaimedMessage` are computed."""
+
+# -- clocks ---------------------------------------------------------------------------------------
+#
+# All times are the database's, in UTC. Which of its clocks is read differs on purpose:
+#
+# INSERT_NOW  is the moment of the INSERT itself. On PostgreSQL every other clock stands still in a
+#             long transaction or a long statement, and its rows would all be due at its beginning.
+# NOW         stands still during a statement, as the bound of an index range must: that rules out
+#             clock_timestamp(). It moves on within a transaction: that rules out now(), which would
+#             be older than a row that this transaction has just written.
+# DatabaseNow is NOW for the ORM. Django's own `Now()` follows the session's time zone on MySQL.
+
+_SQLITE_NOW = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"  # the text format of Django's times
+NOW = {
+    "postgresql": "statement_timestamp()",
+    "mysql": "UTC_TIMESTAMP(6)",
+    "sqlite": _SQLITE_NOW,
+}
+INSERT_NOW = {**NOW, "postgresql": "clock_timestamp()"}
+
+
+class DatabaseNow(Now):
+    """`NOW` as an expression of the ORM."""
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template=NOW["mysql"], **context)
+
+
+# -- states ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class State:
+    """A condition on an outbox row, as SQL text and as a `Q`. `&` joins two."""
+
+    text: str
+    """The SQL, with `{now}` for the clock."""
+    q: Q
+
+    def __and__(self, other: State) -> State:
+        return State(f"{self.text} AND {other.text}", self.q & other.q)
+
+    def sql(self, vendor: str) -> str:
+        """The condition as this database writes it."""
+        return self.text.replace("{now}", NOW[vendor])
+
+
+LEASED = State("claimed_until >= {now}", Q(claimed_until__gte=DatabaseNow()))
+UNLEASED = State(
+    "(claimed_until IS NULL OR claimed_until < {now})", ~Q(claimed_until__gte=DatabaseNow())
+)
+DUE_TIME_REACHED = State("due_at <= {now}", Q(due_at__lte=DatabaseNow()))
+DUE_TIME_AHEAD = State("due_at > {now}", Q(due_at__gt=DatabaseNow()))
+
+PENDING = State("due_at IS NOT NULL", Q(due_at__isnull=False))
+"""Not published yet: due, in flight or backing off."""
+PUBLISHED = State("due_at IS NULL", Q(due_at__isnull=True))
+"""Published, and kept for the retention time."""
+DUE = DUE_TIME_REACHED & UNLEASED
+"""Publishable now, and held by no relay."""
+IN_FLIGHT = PENDING & LEASED
+"""Leased to a relay."""
+BACKING_OFF = DUE_TIME_AHEAD & UNLEASED
+"""Not due yet: after a failure, or because the broker was away."""
+FAILING = PENDING & State("retries > 0", Q(retries__gt=0))
+"""At least one attempt failed, and another one will follow. Overlaps with the states above."""
+
+ROW_STATES = {
+    "waiting": DUE,
+    "in_flight": IN_FLIGHT,
+    "backing_off": BACKING_OFF,
+    "published": PUBLISHED,
+}
+"""Every row is in exactly one of these."""

@@ -1,0 +1,373 @@
+-- enqueue one: A call, in the caller's transaction.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 0, 1);
+
+-- enqueue many: Calls of a bulk or a group, here two.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    retries, schema_version)
+SELECT task_id, task_name, args, kwargs, options, decode(payload, 'hex'), redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, clock_timestamp(),
+    clock_timestamp(), 0, 1
+FROM json_to_recordset(%s::json) AS row(task_id text, task_name text, args text, kwargs text,
+    options text, payload text, redacted_args text, redacted_kwargs text, sentry_trace_id text,
+    sentry_baggage text, structlog_context text);
+
+-- enqueue and notify: A call that wakes the relay.
+WITH rows AS (
+    INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+        redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+        retries, schema_version)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 0, 1)
+)
+SELECT pg_notify('celery_outbox', '');
+
+-- notify: Wakes the relay after further calls.
+SELECT pg_notify('celery_outbox', '');
+
+-- open session: The first statements of a relay's session.
+SELECT pg_backend_pid();
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SET enable_sort = off;
+SET jit = off;
+SELECT set_config('lock_timeout', '20s', false)
+WHERE current_setting('lock_timeout') = '0';
+LISTEN celery_outbox;
+
+-- claim: Lease due rows; a full scan of the due index.
+WITH due AS MATERIALIZED (
+    SELECT id AS due_id,
+        octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
+        coalesce(claimed_by <> %s, false) AS orphaned
+    FROM celery_outbox
+    WHERE due_at <= statement_timestamp()
+      AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+      AND schema_version IN (%s)
+    ORDER BY due_at, id
+    LIMIT %s
+    FOR UPDATE SKIP LOCKED
+), summed AS (
+    SELECT *, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total
+    FROM due
+), fitting AS MATERIALIZED (
+    SELECT due_id, orphaned, size > %s AS oversized
+    FROM summed
+    WHERE total <= %s OR total = size
+), no_disk_wait AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+)
+UPDATE celery_outbox
+SET claimed_by = %s, claimed_until = statement_timestamp() + %s * interval '1 second'
+FROM fitting, no_disk_wait
+WHERE id = due_id
+RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
+    CASE WHEN NOT oversized THEN args ELSE '' END,
+    CASE WHEN NOT oversized THEN kwargs ELSE '' END,
+    CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    extract(epoch from statement_timestamp() - created_at)::float8, updated_at IS NOT NULL,
+    orphaned, oversized;
+
+-- claim from watermark: Lease due rows, from where the last claim ended.
+WITH due AS MATERIALIZED (
+    SELECT id AS due_id,
+        octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
+        coalesce(claimed_by <> %s, false) AS orphaned
+    FROM celery_outbox
+    WHERE due_at >= to_timestamp(%s - 1)
+      AND due_at >= to_timestamp(%s)
+      AND due_at <= statement_timestamp()
+      AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+      AND schema_version IN (%s)
+    ORDER BY due_at, id
+    LIMIT %s
+    FOR UPDATE SKIP LOCKED
+), summed AS (
+    SELECT *, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total
+    FROM due
+), fitting AS MATERIALIZED (
+    SELECT due_id, orphaned, size > %s AS oversized
+    FROM summed
+    WHERE total <= %s OR total = size
+), no_disk_wait AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+)
+UPDATE celery_outbox
+SET claimed_by = %s, claimed_until = statement_timestamp() + %s * interval '1 second'
+FROM fitting, no_disk_wait
+WHERE id = due_id
+RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
+    CASE WHEN NOT oversized THEN args ELSE '' END,
+    CASE WHEN NOT oversized THEN kwargs ELSE '' END,
+    CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    extract(epoch from statement_timestamp() - created_at)::float8, updated_at IS NOT NULL,
+    orphaned, oversized;
+
+-- claim and adopt: A claim that may take its own leased rows.
+WITH due AS MATERIALIZED (
+    SELECT id AS due_id,
+        octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
+        coalesce(claimed_by <> %s, false) AS orphaned
+    FROM celery_outbox
+    WHERE due_at <= statement_timestamp()
+      AND ((claimed_until IS NULL OR claimed_until < statement_timestamp()) OR claimed_by = %s)
+      AND schema_version IN (%s)
+    ORDER BY due_at, id
+    LIMIT %s
+    FOR UPDATE SKIP LOCKED
+), summed AS (
+    SELECT *, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total
+    FROM due
+), fitting AS MATERIALIZED (
+    SELECT due_id, orphaned, size > %s AS oversized
+    FROM summed
+    WHERE total <= %s OR total = size
+), no_disk_wait AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+)
+UPDATE celery_outbox
+SET claimed_by = %s, claimed_until = statement_timestamp() + %s * interval '1 second'
+FROM fitting, no_disk_wait
+WHERE id = due_id
+RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
+    CASE WHEN NOT oversized THEN args ELSE '' END,
+    CASE WHEN NOT oversized THEN kwargs ELSE '' END,
+    CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    extract(epoch from statement_timestamp() - created_at)::float8, updated_at IS NOT NULL,
+    orphaned, oversized;
+
+-- begin attempt: Count an attempt before it is made; then load a large message.
+UPDATE celery_outbox
+SET retries = %s, last_error = %s, updated_at = statement_timestamp()
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+SELECT args, kwargs, options, payload
+FROM celery_outbox
+WHERE id = %s
+  AND claimed_by = %s;
+
+-- settle published: Delete published rows.
+DELETE FROM celery_outbox
+WHERE id = ANY(%s)
+  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND due_at IS NOT NULL;
+
+-- settle published, kept: Keep published rows.
+BEGIN;
+UPDATE celery_outbox
+SET published_at = statement_timestamp(), updated_at = statement_timestamp(), due_at = NULL,
+    claimed_by = NULL, claimed_until = NULL, retries = %s, last_error = NULL
+WHERE id = ANY(%s)
+  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND due_at IS NOT NULL;
+COMMIT;
+
+-- settle retry: A message failed.
+BEGIN;
+UPDATE celery_outbox
+SET retries = %s, due_at = statement_timestamp() + %s * interval '1 second', last_error = %s,
+    updated_at = statement_timestamp(), claimed_by = %s, claimed_until = NULL
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+COMMIT;
+
+-- settle deferred: The broker is away.
+BEGIN;
+UPDATE celery_outbox
+SET retries = %s, due_at = statement_timestamp() + %s * interval '1 second', last_error = %s,
+    updated_at = statement_timestamp(), claimed_by = %s, claimed_until = NULL
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+COMMIT;
+
+-- settle dead: Move to the dead letters.
+BEGIN;
+INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    created_at, schema_version, retries, dead_at, failure_reason)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, created_at, schema_version, %s,
+    statement_timestamp(), %s
+FROM celery_outbox
+WHERE id = ANY(%s)
+  AND claimed_by = %s
+FOR UPDATE;
+DELETE FROM celery_outbox
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+COMMIT;
+
+-- release: Give claimed rows back, due at once.
+UPDATE celery_outbox
+SET claimed_by = NULL, claimed_until = NULL
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+
+-- sample: The gauges.
+SELECT count(*), max(waited)
+FROM (
+    SELECT task_name, claimed_by, last_error,
+        extract(epoch from statement_timestamp() - created_at)::float8 AS waited,
+        extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
+        CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    FROM celery_outbox
+    WHERE due_at IS NOT NULL
+    ORDER BY due_at, id
+    LIMIT %s
+) AS pending;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox_dead_letter
+    LIMIT %s
+) AS counted;
+
+-- stats: The numbers of `celery outbox status` and the admin.
+SELECT count(*), max(waited), sum(leased)
+FROM (
+    SELECT task_name, claimed_by, last_error,
+        extract(epoch from statement_timestamp() - created_at)::float8 AS waited,
+        extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
+        CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    FROM celery_outbox
+    WHERE due_at IS NOT NULL
+    ORDER BY due_at, id
+    LIMIT %s
+) AS pending;
+SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
+FROM (
+    SELECT task_name, claimed_by, last_error,
+        extract(epoch from statement_timestamp() - created_at)::float8 AS waited,
+        extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
+        CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    FROM celery_outbox
+    WHERE due_at IS NOT NULL
+    ORDER BY due_at DESC, id DESC
+    LIMIT %s
+) AS pending
+WHERE failing = 1
+GROUP BY task_name
+ORDER BY 2 DESC, 1
+LIMIT %s;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox_dead_letter
+    LIMIT %s
+) AS counted;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox
+    WHERE due_at IS NULL
+    LIMIT %s
+) AS counted;
+SELECT claimed_by, count(*), min(seconds_left)
+FROM (
+    SELECT task_name, claimed_by, last_error,
+        extract(epoch from statement_timestamp() - created_at)::float8 AS waited,
+        extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
+        CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    FROM celery_outbox
+    WHERE due_at IS NOT NULL
+    ORDER BY due_at, id
+    LIMIT %s
+) AS pending
+WHERE leased = 1
+GROUP BY claimed_by
+ORDER BY 2 DESC, 1;
+
+-- estimate: Instead of a count that reached its cap.
+SELECT c.reltuples * (1 - coalesce(s.null_frac, 0))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = 'due_at'
+WHERE c.oid = 'celery_outbox'::regclass;
+
+-- charts: The charts of the admin.
+SELECT ago, published, count(*)
+FROM (
+    SELECT round(extract(epoch from statement_timestamp() - created_at)::float8 / 60 - 0.5) AS ago,
+        CASE WHEN due_at IS NULL THEN 1 ELSE 0 END AS published
+    FROM (
+        SELECT created_at, due_at
+        FROM celery_outbox
+        ORDER BY id DESC
+        LIMIT %s
+    ) AS newest
+) AS minutes
+GROUP BY ago, published;
+SELECT ago, published, count(*)
+FROM (
+    SELECT round(extract(epoch from statement_timestamp() - created_at)::float8 / 60 - 0.5) AS ago,
+        CASE WHEN due_at IS NULL THEN 1 ELSE 0 END AS published
+    FROM (
+        SELECT dead_at AS created_at, 0 AS due_at
+        FROM celery_outbox_dead_letter
+        ORDER BY dead_at DESC
+        LIMIT %s
+    ) AS newest
+) AS minutes
+GROUP BY ago, published;
+
+-- count dead letters: Before a replay or a purge.
+SELECT count(*)
+FROM celery_outbox_dead_letter
+WHERE task_name LIKE %s ESCAPE '!'
+  AND dead_at >= statement_timestamp() + %s * interval '1 second';
+
+-- replay: Move dead letters back into the outbox.
+BEGIN;
+SELECT id
+FROM celery_outbox_dead_letter
+WHERE task_name LIKE %s ESCAPE '!'
+  AND dead_at >= statement_timestamp() + %s * interval '1 second'
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at,
+    schema_version, retries, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, statement_timestamp(), schema_version,
+    0, statement_timestamp()
+FROM celery_outbox_dead_letter
+WHERE id = ANY(%s)
+ORDER BY id;
+DELETE FROM celery_outbox_dead_letter
+WHERE id = ANY(%s);
+COMMIT;
+
+-- purge dead letters: Delete old dead letters.
+SELECT id
+FROM celery_outbox_dead_letter
+WHERE dead_at < statement_timestamp() + %s * interval '1 second'
+ORDER BY dead_at, id
+LIMIT %s;
+DELETE FROM celery_outbox_dead_letter
+WHERE id = ANY(%s);
+
+-- count published: Before a purge.
+SELECT count(*)
+FROM celery_outbox
+WHERE due_at IS NULL
+  AND published_at < statement_timestamp() + %s * interval '1 second';
+
+-- purge published: Delete old published rows.
+SELECT id
+FROM celery_outbox
+WHERE due_at IS NULL
+  AND published_at < statement_timestamp() + %s * interval '1 second'
+ORDER BY due_at, id
+LIMIT %s;
+DELETE FROM celery_outbox
+WHERE id = ANY(%s)
+  AND due_at IS NULL;

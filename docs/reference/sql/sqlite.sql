@@ -1,0 +1,316 @@
+-- enqueue one: A call, in the caller's transaction.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1);
+
+-- enqueue many: Calls of a bulk or a group, here two.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1);
+
+-- claim: Lease due rows; a full scan of the due index.
+BEGIN IMMEDIATE;
+SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0),
+    id, task_id, task_name,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN args ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN kwargs ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    (julianday('now') - julianday(created_at)) * 86400.0, updated_at IS NOT NULL,
+    COALESCE(claimed_by <> %s, 0),
+    (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s
+FROM celery_outbox INDEXED BY celery_outbox_due
+WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND schema_version IN (%s)
+ORDER BY due_at, id
+LIMIT %s;
+UPDATE celery_outbox
+SET claimed_by = %s,
+    claimed_until = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
+-- claim and adopt: A claim that may take its own leased rows.
+BEGIN IMMEDIATE;
+SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0),
+    id, task_id, task_name,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN args ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN kwargs ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    (julianday('now') - julianday(created_at)) * 86400.0, updated_at IS NOT NULL,
+    COALESCE(claimed_by <> %s, 0),
+    (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s
+FROM celery_outbox INDEXED BY celery_outbox_due
+WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND ((claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f',
+    'now')) OR claimed_by = %s)
+  AND schema_version IN (%s)
+ORDER BY due_at, id
+LIMIT %s;
+UPDATE celery_outbox
+SET claimed_by = %s,
+    claimed_until = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
+-- claim large rows: Reads the contents of large rows last.
+BEGIN IMMEDIATE;
+SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0),
+    id, task_id, task_name,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN args ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN kwargs ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    (julianday('now') - julianday(created_at)) * 86400.0, updated_at IS NOT NULL,
+    COALESCE(claimed_by <> %s, 0),
+    (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s
+FROM celery_outbox INDEXED BY celery_outbox_due
+WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND schema_version IN (%s)
+ORDER BY due_at, id
+LIMIT %s;
+UPDATE celery_outbox
+SET claimed_by = %s,
+    claimed_until = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+WHERE id IN (SELECT value FROM json_each(%s));
+SELECT id, args, kwargs, options, payload
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
+-- begin attempt: Count an attempt before it is made; then load a large message.
+UPDATE celery_outbox
+SET retries = %s, last_error = %s, updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+SELECT args, kwargs, options, payload
+FROM celery_outbox
+WHERE id = %s
+  AND claimed_by = %s;
+
+-- settle published: Delete published rows.
+DELETE FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND due_at IS NOT NULL;
+
+-- settle published, kept: Keep published rows.
+BEGIN IMMEDIATE;
+UPDATE celery_outbox
+SET published_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now'), due_at = NULL, claimed_by = NULL,
+    claimed_until = NULL, retries = %s, last_error = NULL
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND due_at IS NOT NULL;
+COMMIT;
+
+-- settle retry: A message failed.
+BEGIN IMMEDIATE;
+UPDATE celery_outbox
+SET retries = %s, due_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s)),
+    last_error = %s, updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now'), claimed_by = %s,
+    claimed_until = NULL
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+COMMIT;
+
+-- settle deferred: The broker is away.
+BEGIN IMMEDIATE;
+UPDATE celery_outbox
+SET retries = %s, due_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s)),
+    last_error = %s, updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now'), claimed_by = %s,
+    claimed_until = NULL
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+COMMIT;
+
+-- settle dead: Move to the dead letters.
+BEGIN IMMEDIATE;
+INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    created_at, schema_version, retries, dead_at, failure_reason)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, created_at, schema_version, %s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), %s
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+DELETE FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+COMMIT;
+
+-- release: Give claimed rows back, due at once.
+UPDATE celery_outbox
+SET claimed_by = NULL, claimed_until = NULL
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+
+-- sample: The gauges.
+SELECT count(*), max(waited)
+FROM (
+    SELECT task_name, claimed_by, last_error,
+        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
+        (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
+        CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    FROM celery_outbox INDEXED BY celery_outbox_due
+    WHERE due_at IS NOT NULL
+    ORDER BY due_at, id
+    LIMIT %s
+) AS pending;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox_dead_letter
+    LIMIT %s
+) AS counted;
+
+-- stats: The numbers of `celery outbox status` and the admin.
+SELECT count(*), max(waited), sum(leased)
+FROM (
+    SELECT task_name, claimed_by, last_error,
+        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
+        (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
+        CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    FROM celery_outbox INDEXED BY celery_outbox_due
+    WHERE due_at IS NOT NULL
+    ORDER BY due_at, id
+    LIMIT %s
+) AS pending;
+SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
+FROM (
+    SELECT task_name, claimed_by, last_error,
+        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
+        (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
+        CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    FROM celery_outbox INDEXED BY celery_outbox_due
+    WHERE due_at IS NOT NULL
+    ORDER BY due_at DESC, id DESC
+    LIMIT %s
+) AS pending
+WHERE failing = 1
+GROUP BY task_name
+ORDER BY 2 DESC, 1
+LIMIT %s;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox_dead_letter
+    LIMIT %s
+) AS counted;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox
+    WHERE due_at IS NULL
+    LIMIT %s
+) AS counted;
+SELECT claimed_by, count(*), min(seconds_left)
+FROM (
+    SELECT task_name, claimed_by, last_error,
+        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
+        (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
+        CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    FROM celery_outbox INDEXED BY celery_outbox_due
+    WHERE due_at IS NOT NULL
+    ORDER BY due_at, id
+    LIMIT %s
+) AS pending
+WHERE leased = 1
+GROUP BY claimed_by
+ORDER BY 2 DESC, 1;
+
+-- charts: The charts of the admin.
+SELECT ago, published, count(*)
+FROM (
+    SELECT round((julianday('now') - julianday(created_at)) * 86400.0 / 60 - 0.5) AS ago,
+        CASE WHEN due_at IS NULL THEN 1 ELSE 0 END AS published
+    FROM (
+        SELECT created_at, due_at
+        FROM celery_outbox
+        ORDER BY id DESC
+        LIMIT %s
+    ) AS newest
+) AS minutes
+GROUP BY ago, published;
+SELECT ago, published, count(*)
+FROM (
+    SELECT round((julianday('now') - julianday(created_at)) * 86400.0 / 60 - 0.5) AS ago,
+        CASE WHEN due_at IS NULL THEN 1 ELSE 0 END AS published
+    FROM (
+        SELECT dead_at AS created_at, 0 AS due_at
+        FROM celery_outbox_dead_letter
+        ORDER BY dead_at DESC
+        LIMIT %s
+    ) AS newest
+) AS minutes
+GROUP BY ago, published;
+
+-- count dead letters: Before a replay or a purge.
+SELECT count(*)
+FROM celery_outbox_dead_letter
+WHERE task_name GLOB %s
+  AND dead_at >= strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s));
+
+-- replay: Move dead letters back into the outbox.
+BEGIN IMMEDIATE;
+SELECT id
+FROM celery_outbox_dead_letter
+WHERE task_name GLOB %s
+  AND dead_at >= strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+ORDER BY id
+LIMIT %s;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at,
+    schema_version, retries, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    schema_version, 0, strftime('%Y-%m-%d %H:%M:%f', 'now')
+FROM celery_outbox_dead_letter
+WHERE id IN (SELECT value FROM json_each(%s))
+ORDER BY id;
+DELETE FROM celery_outbox_dead_letter
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
+-- purge dead letters: Delete old dead letters.
+SELECT id
+FROM celery_outbox_dead_letter
+WHERE dead_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+ORDER BY dead_at, id
+LIMIT %s;
+DELETE FROM celery_outbox_dead_letter
+WHERE id IN (SELECT value FROM json_each(%s));
+
+-- count published: Before a purge.
+SELECT count(*)
+FROM celery_outbox
+WHERE due_at IS NULL
+  AND published_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s));
+
+-- purge published: Delete old published rows.
+SELECT id
+FROM celery_outbox INDEXED BY celery_outbox_due
+WHERE due_at IS NULL
+  AND published_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+ORDER BY due_at, id
+LIMIT %s;
+DELETE FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NULL;

@@ -1,0 +1,222 @@
+"""The statements that the Store and the enqueue side really execute, as files that a DBA can read.
+
+    python -m tests.contract.statements    # writes docs/reference/sql/*.sql anew
+
+Recorded on the real databases while each operation runs once, named and laid out for reading.
+`test_sql_files.py` compares the files with what is executed, white space aside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.contract.sql_layout import laid_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SQL_FILES = Path(__file__).parents[2] / "docs" / "reference" / "sql"
+REGENERATE = "python -m tests.contract.statements"
+BACKENDS = {"postgresql": "psycopg", "mysql": "mysqlclient", "sqlite": "sqlite"}
+MAX_BYTES = 50_000
+LARGE = "x" * 40_000
+
+
+class Recorder:
+    """Keeps what an operation executes on a connection, under a name and a purpose."""
+
+    def __init__(self) -> None:
+        self.operations: dict[str, tuple[str, list[str]]] = {}
+
+    @contextmanager
+    def record(self, connection: Any, name: str, purpose: str) -> Iterator[None]:
+        statements: list[str] = []
+
+        def note(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+            statements.append(sql.replace("%%", "%"))
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(note):
+            yield
+        if statements:
+            self.operations[name] = (purpose, statements)
+
+
+class Recording:
+    """Every operation, once, on the database of a backend."""
+
+    def __init__(self, backend: Any) -> None:
+        from django.db import connections
+
+        self._backend = backend
+        self._connection = connections[backend.alias]
+        self._recorder = Recorder()
+
+    def run(self) -> dict[str, tuple[str, list[str]]]:
+        for part in (self._enqueue, self._claim, self._settle, self._count, self._maintain):
+            self._backend.clear()
+            part()
+        self._backend.clear()
+        return self._recorder.operations
+
+    def _store(self, **options: Any) -> Any:
+        store = self._backend.store(**options)
+        store.check()  # connects
+        return store
+
+    def _record(self, store: Any, name: str, purpose: str) -> Any:
+        return self._recorder.record(store._session.wrapper, name, purpose)
+
+    def _claimed(self, store: Any, count: int) -> list[Any]:
+        self._backend.clear()
+        self._backend.add(count)
+        store.check()
+        return list(store.claim(count, 60, "relay"))
+
+    def _enqueue(self) -> None:
+        from django_integration.enqueue.rows import insert, notify_relay
+        from django_integration.schema import Row
+
+        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
+        of_call = self._recorder.record
+        with of_call(self._connection, "enqueue one", "A call, in the caller's transaction."):
+            insert(self._connection, [row])
+        with of_call(self._connection, "enqueue many", "Calls of a bulk or a group, here two."):
+            insert(self._connection, [row, row])
+        if self._connection.vendor != "postgresql":
+            return
+        with of_call(self._connection, "enqueue and notify", "A call that wakes the relay."):
+            insert(self._connection, [row], notify=True)
+        with of_call(self._connection, "notify", "Wakes the relay after further calls."):
+            notify_relay(self._connection)
+
+    def _claim(self) -> None:
+        store = self._backend.store()
+        store._session.wrapper.ensure_connection()
+        with self._record(store, "open session", "The first statements of a relay's session."):
+            store._prepare_session(store._session)
+        self._backend.add(3)
+        with self._record(store, "claim", "Lease due rows; a full scan of the due index."):
+            store.claim(1, 60, "relay", max_bytes=MAX_BYTES)
+        store._watermark.record_full_scan(0.0, 1e9)  # the next full scan is far in the future
+        if store._dialect.watermark:
+            with self._record(
+                store, "claim from watermark", "Lease due rows, from where the last claim ended."
+            ):
+                store.claim(1, 60, "relay", max_bytes=MAX_BYTES)
+        store = self._store()
+        with self._record(store, "claim and adopt", "A claim that may take its own leased rows."):
+            store.claim(1, 60, "relay", max_bytes=MAX_BYTES, adopt=True)
+        self._claim_large_rows(self._store())
+
+    def _claim_large_rows(self, store: Any) -> None:
+        if store._dialect.vendor != "postgresql":
+            self._backend.clear()
+            self._backend.add(1, args=LARGE)
+            store.check()
+            with self._record(store, "claim large rows", "Reads the contents of large rows last."):
+                store.claim(10, 60, "relay", max_bytes=MAX_BYTES)
+        self._backend.clear()
+        self._backend.add(1, args=LARGE)
+        (message,) = store.claim(10, 60, "relay", max_bytes=100)
+        with self._record(
+            store, "begin attempt", "Count an attempt before it is made; then load a large message."
+        ):
+            store.begin_attempt(message, "relay")
+
+    def _settle(self) -> None:
+        from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
+
+        store, keeping = self._store(), self._store(retention=60)
+        outcomes = {
+            "settle published": ("Delete published rows.", store, Published),
+            "settle published, kept": ("Keep published rows.", keeping, Published),
+            "settle retry": ("A message failed.", store, lambda row: Retry(row, "no", 1.0)),
+            "settle deferred": ("The broker is away.", store, lambda row: Deferred(row, "no", 1.0)),
+            "settle dead": ("Move to the dead letters.", store, lambda row: Dead(row, "no", 5)),
+        }
+        for name, (purpose, chosen, outcome) in outcomes.items():
+            rows = self._claimed(chosen, 2)
+            with self._record(chosen, name, purpose):
+                chosen.settle([outcome(row) for row in rows], "relay")
+        ids = [row.id for row in self._claimed(store, 2)]
+        with self._record(store, "release", "Give claimed rows back, due at once."):
+            store.release(ids, "relay")
+
+    def _count(self) -> None:
+        from django_integration.schema import DEAD_LETTER, OUTBOX
+
+        store = self._store()
+        with self._record(store, "sample", "The gauges."):
+            store.sample()
+        with self._record(store, "stats", "The numbers of `celery outbox status` and the admin."):
+            store.stats()
+        if store._dialect.estimate_pending:
+            with self._record(store, "estimate", "Instead of a count that reached its cap."):
+                store._session.rows(store._dialect.estimate_pending)
+        with self._record(store, "charts", "The charts of the admin."):
+            store.count_by_minute(OUTBOX, 10)
+            store.count_by_minute(DEAD_LETTER, 10)
+
+    def _maintain(self) -> None:
+        from celery_outbox_steps.messages import Dead, Published
+        from celery_outbox_steps.store import DeadLetters
+
+        store, keeping = self._store(), self._store(retention=60)
+        store.settle([Dead(row, "no", 5) for row in self._claimed(store, 2)], "relay")
+        which = DeadLetters(task_name="tests.*", newer_than=3600)
+        with self._record(store, "count dead letters", "Before a replay or a purge."):
+            store.count_dead_letters(which)
+        with self._record(store, "replay", "Move dead letters back into the outbox."):
+            store.replay(which)
+        rows = store.claim(2, 60, "relay")
+        store.settle([Dead(row, "no", 5) for row in rows], "relay")
+        self._backend.pass_time(10)
+        with self._record(store, "purge dead letters", "Delete old dead letters."):
+            store.purge_dead_letters(DeadLetters(older_than=5))
+        keeping.settle([Published(row) for row in self._claimed(keeping, 2)], "relay")
+        self._backend.pass_time(10)
+        with self._record(keeping, "count published", "Before a purge."):
+            keeping.count_published(5)
+        with self._record(keeping, "purge published", "Delete old published rows."):
+            keeping.purge_published(5)
+
+
+def as_file(operations: dict[str, tuple[str, list[str]]]) -> str:
+    """The text of a file: each operation with its name, its purpose and its statements."""
+    parts = []
+    for name, (purpose, statements) in operations.items():
+        sql = ";\n".join(laid_out(statement) for statement in statements)
+        parts.append(f"-- {name}: {purpose}\n{sql};\n")
+    return "\n".join(parts)
+
+
+def without_white_space(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.proj.settings")
+    import django
+
+    django.setup()
+    from tests.contract import backends
+
+    SQL_FILES.mkdir(parents=True, exist_ok=True)
+    for vendor, name in BACKENDS.items():
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            backends.opened(name, Path(directory)) as backend,
+        ):
+            text = as_file(Recording(backend).run())
+        (SQL_FILES / f"{vendor}.sql").write_text(text)
+        print(f"written: {vendor}.sql")
+
+
+if __name__ == "__main__":
+    main()

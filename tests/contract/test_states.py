@@ -1,0 +1,151 @@
+"""A state means the same everywhere: as a queryset, as SQL, in the admin and to a relay.
+
+The table holds a row for every combination of due or not, unleased, leased or expired, failed or
+not, and published rows that are kept.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+
+from django_integration import schema
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+
+LEASES = {"unleased": None, "leased": 3600, "expired": -3600}
+DUE = {"due": 0, "ahead": 3600}
+LISTED = {**schema.ROW_STATES, "failing": schema.FAILING}
+METHODS = {
+    "waiting": "due",
+    "in_flight": "in_flight",
+    "published": "published",
+    "failing": "failing",
+}
+
+
+@pytest.fixture(scope="module")
+def states():
+    """The admin's states. Its package needs an app that the other tests do without."""
+    installed = [*settings.INSTALLED_APPS, "django.contrib.admin.apps.SimpleAdminConfig"]
+    with override_settings(INSTALLED_APPS=installed):
+        from django_integration.admin import states
+    return states
+
+
+@pytest.fixture
+def table(database):
+    """`table`: ids by (due, lease, retries), and those of kept rows."""
+    ids = {}
+    for due, lease, retries in product(DUE, LEASES, (0, 2)):
+        ids[due, lease, retries] = database.add(1, due_in=DUE[due], retries=retries)[0]
+    for retries in (0, 2):
+        ids["kept", "unleased", retries] = database.add(1, due_at=None, retries=retries)[0]
+    now = schema.NOW[database.vendor]
+    for (_, lease, _), row_id in ids.items():
+        if LEASES[lease] is not None:
+            database.execute(
+                f"UPDATE celery_outbox SET claimed_by = %s, claimed_until = {now} WHERE id = %s",
+                "other",
+                row_id,
+            )
+            database._earlier(CeleryOutbox, ("claimed_until",), -LEASES[lease], [row_id])
+    return ids
+
+
+def expected(ids, state):
+    """What the words of `schema.py` mean, in Python."""
+
+    def holds(due, lease, retries):
+        leased = lease == "leased"
+        return {
+            "waiting": due == "due" and not leased,
+            "in_flight": due != "kept" and leased,
+            "backing_off": due == "ahead" and not leased,
+            "published": due == "kept",
+            "failing": due != "kept" and retries > 0,
+            "pending": due != "kept",
+        }[state]
+
+    return {row_id for key, row_id in ids.items() if holds(*key)}
+
+
+def by_queryset(database, condition):
+    return set(
+        CeleryOutbox.objects.using(database.alias).filter(condition).values_list("pk", flat=True)
+    )
+
+
+def by_sql(database, state):
+    found = database.execute(
+        f"SELECT id FROM celery_outbox WHERE {state.sql(database.vendor)} AND id > %s", 0
+    )
+    return {row[0] for row in found}
+
+
+@pytest.mark.parametrize("name", [*LISTED, "pending"])
+def test_queryset_sql_and_words_agree(database, table, name):
+    state = {**LISTED, "pending": schema.PENDING}[name]
+    rows = expected(table, name)
+    assert rows
+    assert by_queryset(database, state.q) == rows
+    assert by_sql(database, state) == rows
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_the_admins_filter_shows_exactly_the_rows_in_a_state(database, table, states, name):
+    listed = states.STATES[name]
+    every = CeleryOutbox.objects.using(database.alias).all()
+    shown = listed.apply(every)
+    assert set(shown.values_list("pk", flat=True)) == expected(table, name)
+    assert by_queryset(database, listed.index_range) >= expected(table, name)
+    assert set(listed.apply(every, "tests.task")) == set(shown)
+
+
+def test_the_admin_labels_every_row_with_the_one_state_that_it_is_in(database, table, states):
+    labelled = states.with_state(CeleryOutbox.objects.using(database.alias).all())
+    found = dict(labelled.values_list("pk", "state"))
+    assert found == {pk: name for name in schema.ROW_STATES for pk in expected(table, name)}
+    assert set(found) == set(table.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_methods_of_the_manager_are_the_states(database, table, name):
+    method = getattr(CeleryOutbox.objects.using(database.alias), METHODS[name])
+    assert set(method().values_list("pk", flat=True)) == expected(table, name)
+
+
+def test_a_relay_claims_exactly_the_rows_that_are_due(database, table):
+    claimed = database.store().claim(100, 60, "me")
+    assert {message.id for message in claimed} == expected(table, "waiting")
+
+
+def test_a_relay_that_adopts_claims_its_own_leased_rows_too(database, table):
+    claimed = database.store().claim(100, 60, "other", adopt=True)
+    held = {
+        row_id for (due, lease, _), row_id in table.items() if (due, lease) == ("due", "leased")
+    }
+    assert {message.id for message in claimed} == expected(table, "waiting") | held
+
+
+def test_the_numbers_of_status_count_the_same_rows(database, table):
+    stats = database.store().stats()
+    counted = {
+        "pending": stats.depth,
+        "in_flight": stats.in_flight,
+        "failing": stats.failing,
+        "published": stats.published,
+    }
+    assert counted == {name: len(expected(table, name)) for name in counted}
+    assert sum(relay["rows"] for relay in stats.relays) == stats.in_flight
+
+
+def test_the_models_have_the_columns_that_the_statements_name(database):
+    def columns(model):
+        return {field.column for field in model._meta.concrete_fields}
+
+    shared = columns(CeleryOutbox) & columns(CeleryOutboxDeadLetter)
+    assert shared == {"id", *schema.MESSAGE_COLUMNS}
+    assert set(schema.CLAIMED_COLUMNS) <= columns(CeleryOutbox)

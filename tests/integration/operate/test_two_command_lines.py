@@ -1,0 +1,153 @@
+"""`celery outbox …` and the management commands side by side: same arguments, texts and output."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentParser
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from django.core.management import CommandError, call_command
+
+import django_integration.management.commands as package
+from celery_outbox_steps.cli import outbox
+from django_integration.models import CeleryOutboxDeadLetter
+
+TWINS = {
+    "status": "celery_outbox_stats",
+    "drain": "celery_outbox_drain",
+    "replay": "celery_outbox_replay_dead_letter",
+    "purge": "celery_outbox_purge",
+}
+RUNS = [
+    ("status",),
+    ("status", "--json"),
+    ("status", "--format", "json", "--top", "1"),
+    ("drain",),
+    ("drain", "--json"),
+    ("replay", "--all", "--dry-run"),
+    ("replay", "--all", "--dry-run", "--json"),
+    ("replay", "--since", "2020-01-01", "--limit", "1", "--dry-run"),
+    ("replay", "--until", "2020-01-01T10:00+09:00"),
+    ("replay", "--task-name", "no.*", "--json"),
+    ("purge", "--dead-older-than", "2w", "--dry-run"),
+    ("purge", "--dead-older-than", "2w", "--published-older-than", "90"),
+    ("purge", "--dead-older-than", "2w", "--task-name", "no.*", "--json"),
+]
+REFUSALS = [
+    ("replay",),
+    ("purge",),
+    ("replay", "--since", "yesterday"),
+    ("replay", "--all", "--limit", "0"),
+    ("replay", "seven"),
+    ("purge", "--dead-older-than", "soon"),
+    ("status", "--format", "xml"),
+    ("status", "--no-such-option"),
+]
+
+
+def celery(app: Any, *arguments: str) -> Any:
+    return CliRunner().invoke(outbox, arguments, obj=SimpleNamespace(app=app))
+
+
+def manage(name: str, *arguments: str) -> str:
+    out = StringIO()
+    call_command(TWINS[name], *arguments, stdout=out)
+    return out.getvalue()
+
+
+def command_of(name: str) -> Any:
+    return import_module(f"{package.__name__}.{TWINS[name]}").Command()
+
+
+def of_click(param: click.Parameter) -> tuple[Any, ...]:
+    if isinstance(param, click.Argument):
+        return (param.name, None)
+    assert isinstance(param, click.Option)
+    return (*param.opts, param.help)
+
+
+def of_argparse(action: Any) -> tuple[Any, ...]:
+    return (*(action.option_strings or [action.dest]), action.help)
+
+
+def test_every_command_has_a_twin() -> None:
+    assert set(TWINS) == set(outbox.commands)
+    scripts = Path(str(package.__file__)).parent.glob("celery_outbox_*.py")
+    assert set(TWINS.values()) == {script.stem for script in scripts}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_twins_have_the_same_arguments_and_help(name: str) -> None:
+    command, parser = command_of(name), ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    known = [of_click(param) for param in outbox.commands[name].params if param.name != "help"]
+    assert [of_argparse(action) for action in parser._actions] == known
+    assert command.help == outbox.commands[name].help
+    assert all(text for *_, text in known if text is not None)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_twins_have_the_same_defaults(name: str) -> None:
+    command, parser = command_of(name), ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    of_twin = outbox.commands[name].make_context(name, []).params
+    given = vars(parser.parse_args([]))
+    assert {key: value or None for key, value in given.items()} == {
+        key: value or None for key, value in of_twin.items()
+    }
+
+
+@pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
+def test_twins_print_the_same(app: Any, bury: Any, arguments: tuple[str, ...]) -> None:
+    bury(2)
+    name, *rest = arguments
+    one, other = celery(app, *arguments), manage(name, *rest)
+    assert one.exit_code == 0, one.output
+    assert other == one.output
+    assert ("--json" not in rest) or json.loads(other) is not None
+    assert CeleryOutboxDeadLetter.objects.count() == 2
+
+
+@pytest.mark.parametrize("arguments", REFUSALS, ids=" ".join)
+def test_twins_refuse_the_same(app: Any, arguments: tuple[str, ...]) -> None:
+    name, *rest = arguments
+    assert celery(app, *arguments).exit_code == 2
+    with pytest.raises(CommandError):
+        manage(name, *rest)
+
+
+@pytest.mark.parametrize("arguments", REFUSALS[:4], ids=" ".join)
+def test_a_refusal_says_the_same(app: Any, arguments: tuple[str, ...]) -> None:
+    name, *rest = arguments
+    said = " ".join(celery(app, *arguments).output.split())
+    with pytest.raises(CommandError) as refused:
+        manage(name, *rest)
+    reason = re.sub(r"^Error: argument --\w+: ", "", str(refused.value))
+    assert reason in said
+
+
+@pytest.mark.parametrize("seconds", [(), ("0.5",)], ids=["by default", "given"])
+@pytest.mark.parametrize("line", ["celery", "manage"])
+def test_watch_repeats_until_interrupted(
+    app: Any, monkeypatch: pytest.MonkeyPatch, line: str, seconds: tuple[str, ...]
+) -> None:
+    pauses: list[float] = []
+
+    def interrupted(pause: float) -> None:
+        pauses.append(pause)
+        if len(pauses) >= 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("celery_outbox_steps.cli.time.sleep", interrupted)
+    arguments = ("status", "--watch", *seconds)
+    said = celery(app, *arguments).output if line == "celery" else manage(*arguments)
+    assert said.count("database default") == 2
+    assert pauses == [float(seconds[0] if seconds else 2)] * 2
