@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def is_permanent(error: BaseException) -> bool:
     """Whether this message can't be published as it is, now or ever.
 
-    Everything else may be put right by somebody (a missing exchange, a lost permission) and costs
-    the message a retry.
+    Everything else can be repaired outside the message (a missing exchange, a lost permission) and
+    costs it a retry.
     """
     if isinstance(error, amqp_errors.AMQPError):
         return _is_permanent_amqp(error)
@@ -37,7 +37,7 @@ def is_permanent(error: BaseException) -> bool:
 def concerns_connection(
     error: BaseException, connection_errors: Iterable[type[BaseException]] = ()
 ) -> bool:
-    """Whether it looks like a lost connection. `connection_errors`: what the transport calls so."""
+    """Whether it looks like a lost connection; `connection_errors` are the transport's own."""
     cause = error.__cause__ if isinstance(error, amqp_errors.AMQPError) else error
     if isinstance(error, kombu_errors.InconsistencyError) or is_permanent(error):
         return False  # "no queue is bound" is a ConnectionError by descent only
@@ -49,7 +49,7 @@ def concerns_connection(
 
 
 def refuses_everything(error: BaseException) -> bool:
-    """Whether Redis answered that it takes nothing from anybody: it, or what caused it."""
+    """Whether it, or an exception that caused it, says that Redis takes no message at all."""
     return any(
         _redis_names(each) & _REDIS_REFUSALS
         or ("ResponseError" in _redis_names(each) and _REDIS_STATES.search(str(each)))
@@ -68,7 +68,7 @@ _UNSENDABLE = (
 )
 _LOST = (amqp_errors.ConnectionError, kombu_errors.OperationalError, kombu_errors.LimitExceeded)
 _ABOUT_A_NAME = {errno.ENAMETOOLONG, errno.EFBIG, errno.EILSEQ}
-"""A file system that refuses this queue's file, and no other."""
+"""The file system refuses the file of this queue, but not of others."""
 _REDIS_REFUSALS = {
     "AuthenticationError",
     "BusyLoadingError",

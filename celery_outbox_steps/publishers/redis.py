@@ -159,7 +159,7 @@ class RedisBatch:
 
 
 class _Pushes:
-    """Messages for lists, as kombu would push them, gathered by list."""
+    """Messages for lists, as kombu would push them, by list."""
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel

@@ -64,7 +64,7 @@ class Enqueuer:
         self._warned: set[str] = set()
         self._notified: dict[str, float] = {}
         self._meters = Meters(app)
-        self._buffer: ContextVar[BulkBuffer | None] = ContextVar("gathering", default=None)
+        self._buffer: ContextVar[BulkBuffer | None] = ContextVar("bulk_buffer", default=None)
         self.in_beat = False
 
     @cached_property
@@ -115,7 +115,7 @@ class Enqueuer:
 
     @contextlib.contextmanager
     def bulk(self, *, as_it_grows: bool = False) -> Iterator[None]:
-        """Gather the calls of a block and write them at its end, unless it raises.
+        """Collect the calls of a block and write them at its end, unless it raises.
 
         `as_it_grows`: do not wait for the end, but for a full chunk.
         """

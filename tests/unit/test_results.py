@@ -1,4 +1,4 @@
-"""Subscriptions to results wait until somebody waits for one, and none of them gets lost."""
+"""A result is subscribed to when it is waited for, and no subscription gets lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def consumer() -> Any:
     return consumer
 
 
-def test_subscribed_when_somebody_waits(consumer: Any) -> None:
+def test_a_result_is_subscribed_to_when_it_is_waited_for(consumer: Any) -> None:
     consumer.consume_from("a")
     consumer.consume_from("b")
     assert consumer.subscribed == []
@@ -57,7 +57,7 @@ def test_subscribed_when_somebody_waits(consumer: Any) -> None:
     assert consumer.cancelled == ["a"]
 
 
-def test_a_backend_that_is_away_is_asked_again_by_the_next_who_waits(consumer: Any) -> None:
+def test_a_backend_that_is_away_is_asked_again_by_the_next_wait(consumer: Any) -> None:
     consumer.consume_from("a")
     consumer.error = ConnectionError("away")
     with pytest.raises(ConnectionError):
