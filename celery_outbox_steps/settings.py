@@ -238,9 +238,6 @@ SETTINGS = (
         "that people may see. The published message is not changed.",
     ),
     Setting(
-        "structlog_enabled", True, BOOLEAN, "Store structlog's context variables with each call."
-    ),
-    Setting(
         "structlog_context_keys",
         None,
         MAYBE_NAMES,
