@@ -30,11 +30,6 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 }
 
 
-def dumps(fields: dict[str, Any]) -> str:
-    """The fields as ASCII text."""
-    return json.dumps(fields, default=_with_type)
-
-
 def loads(text: str) -> dict[str, Any]:
     """The fields of a text. `EnvelopeError` if it is another kind of JSON."""
     fields = json.loads(text, object_hook=_without_type if _IN_TEXT in text else None)
@@ -51,6 +46,10 @@ def _with_type(value: Any) -> Any:
     if isinstance(value, Decimal):
         return {_TYPE: "decimal", "value": str(value)}
     return JSONEncoder().default(value)
+
+
+dumps: Callable[[dict[str, Any]], str] = json.JSONEncoder(default=_with_type).encode
+"""The fields as ASCII text."""
 
 
 def _without_type(value: dict[str, Any]) -> Any:

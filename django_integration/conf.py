@@ -65,16 +65,6 @@ class DjangoDefaults:
         return self._values
 
 
-def write_alias() -> str:
-    """The database that the router names for writing the outbox."""
-    # Models can only be imported once Django is set up, which importing this module must not need.
-    from django.db import router
-
-    from django_integration.models import CeleryOutbox
-
-    return router.db_for_write(CeleryOutbox)
-
-
 def celery_app() -> Any:
     """The app of `CELERY_OUTBOX_APP`, for management commands, or Celery's current one."""
     from celery import current_app

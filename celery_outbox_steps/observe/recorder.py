@@ -15,6 +15,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from celery_outbox_steps.messages import CALLER_CONTEXT, NO_CONTEXT, CallerContext
+from celery_outbox_steps.observe.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -110,20 +111,24 @@ class Recorders:
         return bool(self._hooks["on_sample"])
 
     def caller_context(self) -> CallerContext:
-        """What is to be stored of the caller's context. May raise: it calls `repr` of anything."""
+        """What is to be stored of the caller's context; without it where a recorder fails."""
         found: dict[str, str | None] = {}
-        for on_call in self._callable("on_call"):
-            found |= on_call()
+        try:
+            for on_call in self._callable("on_call"):
+                found |= on_call()
+        except Exception as exc:  # noqa: BLE001  structlog's values can be any objects
+            log("celery_outbox_context_failed", type(exc).__name__)
+            return NO_CONTEXT
         return CallerContext(**found) if found else NO_CONTEXT
 
     def storing(self, rows: Sequence[Any]) -> AbstractContextManager[Any]:
-        return _entered(self._around("around_storing", rows))
+        return self._around("around_storing", rows)
 
     def publishing(self, rows: Sequence[ClaimedMessage]) -> AbstractContextManager[Any]:
-        return _entered(self._around("around_publishing", rows))
+        return self._around("around_publishing", rows)
 
     def about(self, row: ClaimedMessage) -> AbstractContextManager[Any]:
-        return _entered(self._around("around_log_line", row))
+        return self._around("around_log_line", row)
 
     def restore(self, row: ClaimedMessage, message: Message) -> None:
         """Give the message what its caller's context has for it. Most rows have none: no call."""
@@ -132,12 +137,12 @@ class Recorders:
 
     def run_untraced(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work of which tracing libraries see nothing, or keep nothing."""
-        suppressors = self._around("around_tick")
-        if not suppressors:
+        suppressed = self._around("around_tick")
+        if suppressed is _NOTHING:
             return work(*args, **kwargs)
         token = _outside.set(copy_context())
         try:
-            with _entered(suppressors):
+            with suppressed:
                 return work(*args, **kwargs)
         finally:
             _outside.reset(token)
@@ -162,7 +167,7 @@ class Recorders:
             with suppress(Exception):
                 call(*args)
 
-    def _around(self, hook: str, *args: Any) -> list[AbstractContextManager[Any]]:
+    def _around(self, hook: str, *args: Any) -> AbstractContextManager[Any]:
         found = []
         for make in self._callable(hook):
             try:
@@ -171,7 +176,7 @@ class Recorders:
                 continue
             if made is not None:
                 found.append(made)
-        return found
+        return _guarded(found) if found else _NOTHING
 
     def _callable(self, hook: str) -> list[Callable[..., Any]]:
         loaded = sys.modules
@@ -210,10 +215,6 @@ def shared(values: Iterable[str | None]) -> str | None:
     """The value that all have in common, None if they differ."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
-
-
-def _entered(managers: list[AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
-    return _guarded(managers) if managers else _NOTHING
 
 
 @contextmanager

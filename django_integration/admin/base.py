@@ -24,8 +24,9 @@ from django_integration.admin.filters import STATE, TASK_NAME
 from django_integration.admin.formatting import moment
 from django_integration.admin.paging import REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
-from django_integration.conf import celery_app, django_settings, write_alias
+from django_integration.conf import celery_app, django_settings
 from django_integration.enqueue import redaction
+from django_integration.enqueue.rows import write_alias
 from django_integration.store.postgresql import FOR_LIST
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ from django_integration.upstream.celery import task_join_will_block
 
 def stay_offline(backend: Any) -> None:
     """Make a result backend connect when a result is waited for, and not before."""
-    if "on_task_call" in vars(backend):
-        return
     backend.on_task_call = _unless_captured(backend)
     if hasattr(backend, "result_consumer"):
         _subscribe_late(backend.result_consumer)

@@ -79,7 +79,8 @@ class OutboxCelery(DjangoTaskByDefault):
         name = kwargs["name"] if "name" in kwargs else args[0] if args else ""
         if bypasses_outbox.get():
             return self._send_directly(name, using, args, kwargs)
-        if self.outbox.settings.excludes(name):
+        settings = self.outbox.settings
+        if settings.exclude_tasks and settings.excludes(name):
             return super().send_task(*args, **kwargs)
         database = self.outbox.database(name, using)
         producer, result = self._capture(args, kwargs)
@@ -106,7 +107,8 @@ class OutboxCelery(DjangoTaskByDefault):
     def backend(self) -> Any:
         """As Celery's, but a call makes it neither connect nor subscribe."""
         backend = super().backend
-        stay_offline(backend)
+        if "on_task_call" not in vars(backend):  # not prepared yet
+            stay_offline(backend)
         return backend
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -21,15 +21,13 @@ from kombu.utils.json import loads
 from celery_outbox_steps import wakeups
 from celery_outbox_steps.envelope import Sealed, ascii_text, seal
 from celery_outbox_steps.errors import OutboxError
-from celery_outbox_steps.messages import NO_CONTEXT, CallerContext
 from celery_outbox_steps.observe.log import log
 from django_integration import signals
-from django_integration.conf import write_alias
 from django_integration.enqueue.after_commit import AfterCommit, after_commit
 from django_integration.enqueue.bulk import BulkBuffer, buffer_for
 from django_integration.enqueue.call_stack import block_may_be_suspended, running_hooks
 from django_integration.enqueue.redaction import redact
-from django_integration.enqueue.rows import Row, insert, notify_relay
+from django_integration.enqueue.rows import Row, insert, notify_relay, write_alias
 from django_integration.enqueue.settings import EnqueueSettings, Meters
 from django_integration.enqueue.transactions import is_open
 from django_integration.store.session import own_wrapper
@@ -97,11 +95,12 @@ class Enqueuer:
     ) -> None:
         """Write the captured message as a row, now or at the end of the current bulk."""
         row = self._row(task_name, task_id, producer)
-        buffer = buffer_for(self._buffer.get(), connection)
-        if buffer is not None:
-            buffer.add(connection, [row])
-        else:
+        innermost = self._buffer.get()
+        buffer = None if innermost is None else buffer_for(innermost, connection)
+        if buffer is None:
             self._write(connection, [row])
+        else:
+            buffer.add(connection, [row])
 
     def store_apart(
         self, using: str | None, task_name: str, task_id: str, producer: CapturingProducer
@@ -134,6 +133,8 @@ class Enqueuer:
             own.close(write=ended)
 
     def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
+        if connection.in_atomic_block:  # nearly every call; the rest is asked only without it
+            return
         if is_open(connection) or self.in_beat or self._app.current_worker_task:
             return
         # A hook's transaction is committed: to refuse its calls now would be to lose them.
@@ -159,15 +160,10 @@ class Enqueuer:
         redactor = self.settings.redactor
         if redactor is not None:
             redacted = redact(redactor, task_name, partial(_copies, sealed, producer.body))
-        return Row(_column(task_id), _column(task_name), *sealed, *redacted, *self._context())
-
-    def _context(self) -> CallerContext:
-        """Nice to have, so whatever is wrong with it must not stop the call."""
-        try:
-            return self.settings.recorders.caller_context()
-        except Exception as exc:  # noqa: BLE001  structlog's values are anybody's objects
-            log("celery_outbox_context_failed", type(exc).__name__)
-            return NO_CONTEXT
+        # Name and id are for look-ups only, so they may be cut; the message has them in full.
+        name, uuid = ascii_text(task_name)[:255], ascii_text(task_id)[:255]
+        context = self.settings.recorders.caller_context()
+        return Row(uuid, name, *sealed, *redacted, *context)
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         done = after_commit(connection, self._committed)
@@ -177,7 +173,9 @@ class Enqueuer:
                 insert(connection, rows, notify=notify_too)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
-        signals.emit_created(rows, type(self._app))
+        sender = type(self._app)
+        if signals.outbox_message_created.has_listeners(sender):
+            signals.emit_created(rows, sender)
         done.add(rows, notified=notify_too)
 
     def _may_notify(self, connection: BaseDatabaseWrapper) -> bool:
@@ -247,8 +245,3 @@ def _copies(sealed: Sealed, body: Any) -> tuple[Any, Any]:
         return loads(sealed.args), loads(sealed.kwargs)
     args, kwargs = _arguments(body)
     return copy.deepcopy(args), copy.deepcopy(kwargs)
-
-
-def _column(text: str) -> str:
-    """For looking up only, so it may be cut; the message has the name and id in full."""
-    return ascii_text(text)[:255]

@@ -22,10 +22,20 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["CHUNK_ROWS", "Row", "insert", "notify_relay"]
+__all__ = ["CHUNK_ROWS", "Row", "insert", "notify_relay", "write_alias"]
 
 CHUNK_ROWS = 500
 CHUNK_BYTES = 1_000_000
+
+
+def write_alias() -> str:
+    """The database that the router names for writing the outbox."""
+    # Models can only be imported once Django is set up, which importing this module must not need.
+    from django.db import router
+
+    from django_integration.models import CeleryOutbox
+
+    return router.db_for_write(CeleryOutbox)
 
 
 def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool = False) -> None:
@@ -33,7 +43,7 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
     notify = notify and connection.vendor == "postgresql"
     limit = connection.features.max_query_params
     most = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit // len(Row._fields))
-    chunks = list(_chunks(rows, most))
+    chunks = [rows] if len(rows) == 1 else list(_chunks(rows, most))
     # One statement is all or nothing by itself; several are within a transaction.
     together = atomic(connection.alias) if len(chunks) > 1 else nullcontext()
     with together, connection.cursor() as cursor:
@@ -60,7 +70,7 @@ def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
         yield chunk
 
 
-def _insertion(vendor: str, rows: list[Row], *, notify: bool) -> tuple[str, list[Any]]:
+def _insertion(vendor: str, rows: Sequence[Row], *, notify: bool) -> tuple[str, list[Any]]:
     """The statement and its parameters."""
     if vendor == "postgresql" and len(rows) > 1:
         return _from_json(notify), [json.dumps([row._asdict() for row in rows], default=bytes.hex)]

@@ -40,12 +40,10 @@ class EnqueueSettings:
         self.notify: bool = read(app.conf, "notify")
         self.redactor: Redactor | None = load(app.conf, "redactor")
         self.recorders = recorders_for(app, meters.get())
-        names = read(app.conf, "exclude_tasks")
-        self._excluded = frozenset(names)
-        self._patterns = [name for name in names if any(sign in name for sign in "*?[")]
+        self.exclude_tasks: frozenset[str] = frozenset(read(app.conf, "exclude_tasks"))
 
     def excludes(self, task_name: str) -> bool:
         """Whether `CELERY_OUTBOX_EXCLUDE_TASKS` sends this task directly to the broker."""
-        return task_name in self._excluded or any(
-            fnmatch.fnmatchcase(task_name, pattern) for pattern in self._patterns
+        return task_name in self.exclude_tasks or any(
+            fnmatch.fnmatchcase(task_name, pattern) for pattern in self.exclude_tasks
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from django_integration.conf import write_alias
+from django_integration.enqueue.rows import write_alias
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxQuerySet
 from django_integration.testing.calls import Call, read_row
 
