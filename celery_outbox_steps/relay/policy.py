@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+boot_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Seconds by a clock that never jumps back and does not stop while the machine is suspended.
 
-
-def boot_clock() -> float:
-    """Seconds by a clock that never jumps back and does not stop while the machine is suspended.
-
-    `time.monotonic()` does stop then (Linux), and a lease would seem to last for hours.
-    """
-    return time.clock_gettime(_CLOCK)
+`time.monotonic()` does stop then (Linux), and a lease would seem to last for hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +43,7 @@ class Breaker:
         self._cooldown = cooldown
         self._outages = 0
         self._probe_at = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        return self._outages >= self.OUTAGES
+        self.is_open = False
 
     def allowance(self, limit: int, now: float) -> int:
         """How many rows may be claimed at `now`."""
@@ -60,10 +53,12 @@ class Breaker:
 
     def outage(self, now: float) -> None:
         self._outages += 1
+        self.is_open = self._outages >= self.OUTAGES
         self._probe_at = now + self._cooldown
 
     def success(self) -> None:
         self._outages = 0
+        self.is_open = False
 
     def probe_now(self) -> None:
         """The broker is known to be alive: do not wait for the cooldown."""

@@ -117,11 +117,11 @@ class DjangoStore:
         leased.sort()
         if leased and self._dialect.watermark:
             self._watermark.advance(leased[0].position, leased[-1].position, len(leased))
-        return [_with_payload_copied(message) for _, message in leased]
+        return [each if each.payload is None else _copy_payload(each) for _, each in leased]
 
     def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         counted = self._writes.count_attempt(message, relay_id)
-        return _with_payload_copied(counted) if counted else None
+        return counted if counted is None or counted.payload is None else _copy_payload(counted)
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
         return len(outcomes) - self._writes.write_outcomes(outcomes, relay_id)
@@ -200,8 +200,6 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
         ) from None
 
 
-def _with_payload_copied(message: ClaimedMessage) -> ClaimedMessage:
+def _copy_payload(message: ClaimedMessage) -> ClaimedMessage:
     """Some drivers return a view of their own memory where others return bytes."""
-    if message.payload is None:
-        return message
-    return message._replace(payload=bytes(message.payload))
+    return message._replace(payload=bytes(message.payload or b""))

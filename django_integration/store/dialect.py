@@ -127,18 +127,20 @@ class Dialect:
             text = text.replace(sign, f"!{sign}")
         return text.replace("*", "%").replace("?", "_")
 
-    def claimable(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
-        """The rows that a claim may take: due, of a known version, from the watermark on."""
-        free, params = self.is_state(UNLEASED), []
-        if request.adopt:
-            free, params = f"({free} OR claimed_by = %s)", [request.relay_id]
-        condition = (
-            f"{self.is_state(DUE_TIME_REACHED)} AND {free}"
-            f" AND schema_version IN ({', '.join(['%s'] * len(SUPPORTED_VERSIONS))})"
+    def claimable(self, *, adopt: bool, watermark: bool) -> str:
+        """The rows that a claim may take: due, of a known version, from the watermark on.
+
+        Parameters: the two times of the `Start`, the relay's id if it may `adopt`.
+        """
+        above = f"{self.from_watermark} AND " if watermark else ""
+        free = self.is_state(UNLEASED)
+        if adopt:
+            free = f"({free} OR claimed_by = %s)"
+        versions = ", ".join(map(str, SUPPORTED_VERSIONS))
+        return (
+            f"{above}{self.is_state(DUE_TIME_REACHED)} AND {free}"
+            f" AND schema_version IN ({versions})"
         )
-        if start is None:
-            return condition, [*params, *SUPPORTED_VERSIONS]
-        return f"{self.from_watermark} AND {condition}", [*start, *params, *SUPPORTED_VERSIONS]
 
     def claimed_columns(self, fits: str, orphaned: str, oversized: str) -> str:
         """The columns of `ClaimedMessage` in its order; the contents only where `fits` is true."""

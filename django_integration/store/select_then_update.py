@@ -43,7 +43,8 @@ class SelectThenUpdate(Dialect):
 
     def claim_statement(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
         """Position, size, and the columns of `ClaimedMessage`."""
-        claimable, params = self.claimable(request, start)
+        claimable = self.claimable(adopt=request.adopt, watermark=start is not None)
+        params = [*(start or ()), *([request.relay_id] if request.adopt else ())]
         fits, oversized = (f"({self.content_size}) {sign} %s" for sign in ("<=", ">"))
         columns = self.claimed_columns(fits, "COALESCE(claimed_by <> %s, 0)", oversized)
         sql = (

@@ -115,7 +115,9 @@ class Session:
 
     def open(self) -> BaseDatabaseWrapper:
         """The wrapper, connected."""
-        wrapper = self.wrapper
+        wrapper = self._wrapper
+        if wrapper is None or self._pid != os.getpid():
+            wrapper = self.wrapper
         if wrapper.connection is None:
             wrapper.ensure_connection()
             if not self.borrowed:

@@ -47,9 +47,11 @@ def publish_frames(message: Message, channel: int, frame_max: int, *, mandatory:
     try:
         header = _content_header(message)
     except Exception:  # noqa: BLE001  whatever it was, py-amqp decides
-        _refuse_large_headers(header_size(message), frame_max)
+        if header_size(message) + _ENVELOPE > frame_max:
+            raise _too_large(header_size(message), frame_max) from None
         return frames_by_pyamqp(message, channel, frame_max, mandatory=mandatory)
-    _refuse_large_headers(len(header), frame_max)
+    if len(header) + _ENVELOPE > frame_max:
+        raise _too_large(len(header), frame_max)
     frames = [
         *(_frame_head(_METHOD, channel, len(method)), method, _END),
         *(_frame_head(_HEADER, channel, len(header)), header, _END),
@@ -139,9 +141,8 @@ _ITEM: dict[type, Callable[[Any], bytes]] = {
 }
 
 
-def _refuse_large_headers(size: int, frame_max: int) -> None:
+def _too_large(size: int, frame_max: int) -> ContentTooLarge:
     # RabbitMQ would close the connection (501), at the cost of the other messages on it.
-    if size + _ENVELOPE > frame_max:
-        raise ContentTooLarge(
-            f"the message's headers take {size} bytes and the broker's frame_max is {frame_max}"
-        )
+    return ContentTooLarge(
+        f"the message's headers take {size} bytes and the broker's frame_max is {frame_max}"
+    )
