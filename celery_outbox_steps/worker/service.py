@@ -115,7 +115,7 @@ class RelayService:
         self._wake()
 
     def join(self) -> None:
-        """Wait until the thread has ended, or the time that `ask_to_stop` gave it."""
+        """Wait until the thread has ended, or until the time is up that `ask_to_stop` gave it."""
         if self._thread.is_alive():
             self._thread.join(max(0.0, self._stop_deadline - monotonic()))
 
@@ -136,7 +136,7 @@ class RelayService:
 
     @property
     def state(self) -> str:
-        """In one word or two, what the relay is doing."""
+        """What the relay is doing, as `inspect outbox` shows it."""
         if self._stopping.is_set():
             return "stopping" if self._thread.is_alive() else "stopped"
         if not self._thread.is_alive():

@@ -1,6 +1,6 @@
 """One play: relays at work on a model of the database and the broker, with faults by choice.
 
-The clock stands still while anybody can do something, and jumps beyond the lease when nobody can.
+The clock stands still while an actor can do something, and jumps beyond the lease when none can.
 The database is a `MemoryStore`; as on PostgreSQL, a claim is not on disk until a later write is.
 """
 
@@ -182,7 +182,7 @@ class World:
         return fault != "stop"
 
     def _pass_time(self) -> bool:
-        """Nobody can do anything: let leases end, and whoever was paused go on."""
+        """No actor can do anything: let leases end, and those that were paused go on."""
         actors = self.stage.actors
         leased = [row for row in self.rows.rows.values() if (row.claimed_until or 0) >= self.now]
         self.outcome.waiting = max(self.outcome.waiting, len(leased))
