@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -16,6 +17,9 @@ from celery_outbox_steps.worker.options import GROUP
 from celery_outbox_steps.worker.startup import RelayCannotStart
 from celery_outbox_steps.worker.steps import BrokerConnectionStep
 from tests.helpers import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def stores(app: Any) -> list[MemoryStore]:
@@ -111,6 +115,15 @@ def test_the_connection_step_tells_a_lost_connection_from_a_shutdown(app: Celery
     assert service.state == "stopped"
 
 
+@pytest.fixture
+def _log_level() -> Iterator[None]:
+    """A worker changes the level of the root logger, which other tests read."""
+    before = logging.root.level
+    yield
+    logging.root.setLevel(before)
+
+
+@pytest.mark.usefixtures("_log_level")
 def test_a_worker_inside_this_process(app: Celery) -> None:
     with start_worker(
         app, outbox_relay=True, perform_ping_check=False, pool="solo", shutdown_timeout=20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -91,15 +92,20 @@ def test_sent_fires_after_the_settle_committed(
     assert sent.waiting == [0]
 
 
+@pytest.fixture
+def broker() -> str:
+    """Of this test alone: kombu keeps one pool per URL, which other tests may have closed."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
 def test_the_worker_of_a_plain_celery_app_sends_them(
-    app: Any, listen: Callable[[Any], Heard]
+    app: Any, listen: Callable[[Any], Heard], broker: str
 ) -> None:
     sent = listen(signals.outbox_message_sent)
     with transaction.atomic():
         result = app.send_task("shop.ship_order")
-    worker = SimpleNamespace(
-        app=Celery("plain", broker="memory://", set_as_current=False), pool_cls=None
-    )
+    plain = Celery("plain", broker=broker, set_as_current=False)
+    worker = SimpleNamespace(app=plain, pool_cls=None)
     relays = OutboxRelayStep(worker).create(worker)
     relays.start()
     relays.broker_up()
@@ -110,8 +116,10 @@ def test_the_worker_of_a_plain_celery_app_sends_them(
     assert (sent.one()["sender"], sent.one()["task_id"]) == (DjangoStore, result.id)
 
 
-def test_drain_sends_them(app: Any, listen: Callable[[Any], Heard]) -> None:
-    sent = listen(signals.outbox_message_sent)
+def test_drain_sends_them(
+    make_app: Callable[..., Any], listen: Callable[[Any], Heard], broker: str
+) -> None:
+    app, sent = make_app(broker), listen(signals.outbox_message_sent)
     with transaction.atomic():
         result = app.send_task("shop.ship_order")
     operate.drain(app)
