@@ -1,7 +1,7 @@
-"""What people do with an outbox: look at it, drain it, replay and purge dead letters.
+"""The operations behind the commands and the purge task: status, drain, replay and purge.
 
-The one core behind `celery outbox …`, the management commands, the admin and the purge task. Works
-on any Store, in chunks, and reports progress to whoever is waiting.
+Work on any Store, in chunks, and report their progress to a callback. Nothing here prints or
+parses; see `cli.py` for that, and `celery_outbox_steps.store` for what a Store offers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from celery_outbox_steps.store import DeadLetters, OperatorStore, RelayStore, lo
 CHUNK = 1000
 
 Progress = Callable[[int], None]
-"""Told how many more are done."""
+"""Called with the number of rows that a chunk has done."""
 
 
-def nobody(_: int) -> None:
-    """Nobody is waiting."""
+def no_progress(_: int) -> None:
+    """For callers that show no progress."""
 
 
 def status(app: Any, top: int = 10) -> list[dict[str, Any]]:
-    """What each outbox holds."""
+    """The numbers of each database's outbox."""
     found = []
     for store in load_stores(app):
         with _closing(store):
@@ -39,10 +39,10 @@ def status(app: Any, top: int = 10) -> list[dict[str, Any]]:
     return found
 
 
-def drain(app: Any, progress: Progress = nobody) -> BatchResult:
-    """Publish everything that is due, from this process.
+def drain(app: Any, progress: Progress = no_progress) -> BatchResult:
+    """Publish every due message from this process.
 
-    Stops with an `OutboxError` when the broker is away: the rows stay where they are.
+    Stops with an `OutboxError` when the broker is unavailable; the rows stay in the outbox.
     """
     total = BatchResult()
     for store in load_stores(app):
@@ -56,15 +56,15 @@ def drain(app: Any, progress: Progress = nobody) -> BatchResult:
 
 
 def replay(
-    app: Any, which: DeadLetters, progress: Progress = nobody, limit: int | None = None
+    app: Any, which: DeadLetters, progress: Progress = no_progress, limit: int | None = None
 ) -> int:
-    """Move dead letters back into the outbox. What dies again meanwhile stays where it is."""
+    """Move dead letters back into the outbox. Those that die again meanwhile are not repeated."""
     total = 0
     for store in load_stores(app):
         with _closing(store):
-            left = _at_most(limit, total, store.count_dead_letters(which))
-            while left > 0 and (done := store.replay(which, min(CHUNK, left))):
-                left -= done
+            remaining = _at_most(limit, total, store.count_dead_letters(which))
+            while remaining > 0 and (done := store.replay(which, min(CHUNK, remaining))):
+                remaining -= done
                 total += done
                 progress(done)
     return total
@@ -88,7 +88,7 @@ def purge_plan(
     dead_older_than: float | None = None,
     task_name: str | None = None,
 ) -> PurgePlan:
-    """The plan; what is not given comes from the settings `retention` and `dlq_retention`."""
+    """The plan. An age that is not given comes from the settings `retention`, `dlq_retention`."""
     published = _given_or_set(app, published_older_than, "retention")
     dead = _given_or_set(app, dead_older_than, "dlq_retention")
     return PurgePlan(
@@ -96,7 +96,7 @@ def purge_plan(
     )
 
 
-def purge(app: Any, plan: PurgePlan, progress: Progress = nobody) -> dict[str, int]:
+def purge(app: Any, plan: PurgePlan, progress: Progress = no_progress) -> dict[str, int]:
     """Delete what the plan names, in chunks; how many rows of each kind."""
     return {
         "published": _in_chunks(app, partial(_purge_published, plan), progress),
@@ -114,7 +114,7 @@ def count_purgeable(app: Any, plan: PurgePlan) -> dict[str, int]:
 
 
 def count_dead_letters(app: Any, which: DeadLetters, limit: int | None = None) -> int:
-    """How many dead letters are meant: for progress bars and dry runs."""
+    """How many dead letters match, up to `limit`: for progress bars and dry runs."""
     return _at_most(limit, 0, _sum_of(app, lambda store: store.count_dead_letters(which)))
 
 
@@ -145,7 +145,7 @@ def _batches(app: Any, store: RelayStore) -> Generator[BatchResult, None, None]:
             yield result
     finally:
         with suppress(StoreError):
-            relay.settle_in_hand()  # Ctrl-C: what is in hand is free for others at once
+            relay.settle_in_hand()  # after Ctrl-C: claimed rows are released at once
         relay.close()
 
 
@@ -177,7 +177,7 @@ def _closing(store: OperatorStore) -> Iterator[None]:
     try:
         yield
     except StoreError:
-        store.check()  # where the tables are missing, it says what to run
+        store.check()  # if the tables are missing, its error says what to run
         raise
     finally:
         store.close()

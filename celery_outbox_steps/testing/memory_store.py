@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -48,19 +48,19 @@ class MemoryRow:
     """One row of the outbox. Times are readings of the store's clock."""
 
     id: int
-    task_id: str
-    task_name: str
-    args: str
-    kwargs: str
-    options: str
-    payload: bytes | None
-    retries: int
-    schema_version: int
-    sentry_trace_id: str | None
-    sentry_baggage: str | None
-    structlog_context: str | None
     created_at: float
     due_at: float | None
+    task_name: str = "tests.task"
+    task_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    args: str = "[]"
+    kwargs: str = "{}"
+    options: str = "{}"
+    payload: bytes | None = None
+    retries: int = 0
+    schema_version: int = SUPPORTED_VERSIONS[-1]
+    sentry_trace_id: str | None = None
+    sentry_baggage: str | None = None
+    structlog_context: str | None = None
     updated_at: float | None = None
     claimed_by: str | None = None
     claimed_until: float | None = None
@@ -104,26 +104,11 @@ class MemoryStore:
         return other
 
     def add(self, task_name: str = "tests.task", *, due_in: float = 0.0, **columns: Any) -> int:
-        """Store a row that is due in so many seconds; its id."""
+        """Store a row that is due in `due_in` seconds. Returns its id."""
         with self._lock:
             now = self._clock()
-            defaults = {
-                "task_id": str(uuid.uuid4()),
-                "args": "[]",
-                "kwargs": "{}",
-                "options": "{}",
-                "payload": None,
-                "retries": 0,
-                "schema_version": SUPPORTED_VERSIONS[-1],
-                "sentry_trace_id": None,
-                "sentry_baggage": None,
-                "structlog_context": None,
-                "created_at": now,
-                "due_at": now + due_in,
-            }
-            row = MemoryRow(
-                **{**defaults, "id": next(self._ids), "task_name": task_name, **columns}
-            )
+            columns = {"created_at": now, "due_at": now + due_in, **columns}
+            row = MemoryRow(**{"id": next(self._ids), "task_name": task_name, **columns})
             self.rows[row.id] = row
             return row.id
 
@@ -164,7 +149,7 @@ class MemoryStore:
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
         with self._lock:
-            return sum(not self._settle(outcome, relay_id) for outcome in outcomes)
+            return sum(not self._write_outcome(outcome, relay_id) for outcome in outcomes)
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
         with self._lock:
@@ -210,7 +195,7 @@ class MemoryStore:
         with self._lock:
             chosen = self._chosen(which)[:limit]
             for letter in chosen:
-                self._revive(letter)
+                self._move_to_outbox(letter)
             return len(chosen)
 
     def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
@@ -253,13 +238,13 @@ class MemoryStore:
             and (which.newer_than is None or letter.dead_at >= now - which.newer_than)
         ]
 
-    def _settle(self, outcome: Outcome, relay_id: str) -> bool:
+    def _write_outcome(self, outcome: Outcome, relay_id: str) -> bool:
         row = self.rows.get(outcome.message.id)
         if row is None or not _may_settle(row, outcome, relay_id):
             return False
         match outcome:
             case Published(message):
-                self._publish(row, message.retries)
+                self._write_published(row, message.retries)
             case Retry(message, error, delay):
                 self._postpone(row, error, delay, message.retries + 1)
             case Deferred(message, error, delay):
@@ -267,10 +252,10 @@ class MemoryStore:
                 row.claimed_by = ORPHANED if message.orphaned else None
             case Dead(_, error, attempts):
                 row.retries = attempts
-                self._bury(row, error)
+                self._move_to_dead_letters(row, error)
         return True
 
-    def _publish(self, row: MemoryRow, retries: int) -> None:
+    def _write_published(self, row: MemoryRow, retries: int) -> None:
         if self.retention is None:
             del self.rows[row.id]
             return
@@ -286,12 +271,12 @@ class MemoryStore:
         row.last_error = error
         _unlease(row)
 
-    def _bury(self, row: MemoryRow, error: str) -> None:
+    def _move_to_dead_letters(self, row: MemoryRow, error: str) -> None:
         del self.rows[row.id]
         letter_id = next(self._ids)
         self.dead_letters[letter_id] = MemoryDeadLetter(letter_id, row, self._clock(), error)
 
-    def _revive(self, letter: MemoryDeadLetter) -> None:
+    def _move_to_outbox(self, letter: MemoryDeadLetter) -> None:
         del self.dead_letters[letter.id]
         now = self._clock()
         row = replace(

@@ -1,9 +1,9 @@
-"""The outbox and its dead letters in Django's admin: look at them, and act on them with care.
+"""The outbox and its dead letters in Django's admin.
 
 Read-only and redacted. Viewing takes the model's *view* permission, *retry now* and *replay* its
 *change* permission, *discard* its *delete* permission; there is no form for adding, changing or
 deleting a row. Every page costs the same on an empty table and on one of a million rows.
-`outbox.py` and `dead_letters.py` are the two pages, `actions.py` is what people may do.
+`outbox.py` and `dead_letters.py` are the two pages, `actions.py` holds the actions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people may do to rows: retry now, replay, discard. Confirmed first, logged, in chunks.
+"""The actions on rows: retry now, replay, discard. Confirmed first, logged, in chunks.
 
 A row that a relay holds is never touched: each chunk locks the rows that may still be changed, by
 the database's clock, and a relay's claim skips locked rows. What is done is exactly what was
@@ -38,7 +38,7 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing to do, and how to say it."""
+    """One action and its texts."""
 
     action: str
     title: str
@@ -49,7 +49,7 @@ class Operation:
     allowed: Callable[[Any], Any]
     """The rows among those chosen that may be changed at this moment."""
     apply: Callable[[str, type[Any], list[int]], None]
-    """Does it to locked rows: database alias, model, ids."""
+    """Changes locked rows: database alias, model, ids."""
 
     @property
     def destroys(self) -> bool:
@@ -59,7 +59,7 @@ class Operation:
 def carry_out(
     admin: ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any], operation: Operation
 ) -> TemplateResponse | None:
-    """Ask first; on the answer, do it and say how much was done."""
+    """Ask for confirmation; once confirmed, apply the action and report how many rows changed."""
     if "confirmed" not in request.POST:
         return _ask(admin, request, chosen, operation)
     ids = _confirmed_ids(request)

@@ -1,4 +1,4 @@
-"""Durations, points in time and errors as people like to read them."""
+"""Durations, points in time and errors, formatted for the pages of the admin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the outbox: what waits, what is in flight, what keeps failing."""
+"""The page of the outbox: pending and published rows, with their state and last error."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class OutboxAdmin(StoredMessageAdmin):
 
 
 def _detail(row: Any) -> str:
-    """What one wants to know of a row in its state: since when, until when, or by whom."""
+    """The detail beside a state: which relay holds the row, or when it was or will be due."""
     if row.state == "in_flight":
         return str(row.claimed_by)
     if row.state == "published":

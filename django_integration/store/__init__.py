@@ -35,15 +35,17 @@ def stores(app: Any) -> list[DjangoStore]:
             alias,
             retention=read(conf, "retention"),
             notify=read(conf, "notify"),
-            connection=_of_a_test(alias),
+            connection=_test_connection(alias),
         )
         for alias in aliases
     ]
 
 
-def _of_a_test(alias: str) -> BaseDatabaseWrapper | None:
-    """The connection of a Django `TestCase` that is running: its rows are never committed, so that
-    a connection of our own would not see them, and on SQLite not even be let in.
+def _test_connection(alias: str) -> BaseDatabaseWrapper | None:
+    """The connection of a running Django `TestCase`, if there is one.
+
+    Its rows are never committed: a connection of our own would not see them, and on SQLite it would
+    wait for the test's lock.
     """
     from django.db import connections
 

@@ -127,20 +127,21 @@ class Dialect:
             text = text.replace(sign, f"!{sign}")
         return text.replace("*", "%").replace("?", "_")
 
-    def claimable(self, *, adopt: bool, watermark: bool) -> str:
-        """The rows that a claim may take: due, of a known version, from the watermark on.
-
-        Parameters: the two times of the `Start`, the relay's id if it may `adopt`.
-        """
-        above = f"{self.from_watermark} AND " if watermark else ""
+    def claimable(self, *, adopt: bool, from_watermark: bool) -> str:
+        """The rows that a claim may take; `claimable_params()` are its parameters."""
         free = self.is_state(UNLEASED)
-        if adopt:
-            free = f"({free} OR claimed_by = %s)"
-        versions = ", ".join(map(str, SUPPORTED_VERSIONS))
-        return (
-            f"{above}{self.is_state(DUE_TIME_REACHED)} AND {free}"
-            f" AND schema_version IN ({versions})"
-        )
+        conditions = [
+            *([self.from_watermark] if from_watermark else []),
+            self.is_state(DUE_TIME_REACHED),
+            f"({free} OR claimed_by = %s)" if adopt else free,
+            f"schema_version IN ({', '.join(['%s'] * len(SUPPORTED_VERSIONS))})",
+        ]
+        return " AND ".join(conditions)
+
+    @staticmethod
+    def claimable_params(request: ClaimRequest, start: Start | None) -> list[Any]:
+        adopting = [request.relay_id] if request.adopt else []
+        return [*(start or ()), *adopting, *SUPPORTED_VERSIONS]
 
     def claimed_columns(self, fits: str, orphaned: str, oversized: str) -> str:
         """The columns of `ClaimedMessage` in its order; the contents only where `fits` is true."""

@@ -2,7 +2,8 @@
 
 `wake()` is one `os.write`, so that any thread and any signal handler may call it. The relay
 LISTENs on the session it works with; what arrives while a statement runs is remembered for the
-next wait. Behind a pooler LISTEN would reach nobody: that is noticed, said once, and polled.
+next wait. LISTEN does not work behind a pooler: that is detected and logged once, and the relay
+polls instead.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ class PostgreSQL(Dialect):
 
     def claim_statement(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
         limit, lease, relay_id, most, adopt = request
-        claimable = [*(start or ()), *([relay_id] if adopt else ())]
-        params = [relay_id, *claimable, limit, most, most, relay_id, lease]
-        return _claim_sql(self, adopt, start is not None), params
+        sql = _claim_sql(self, adopt=adopt, from_watermark=start is not None)
+        params = self.claimable_params(request, start)
+        return sql, [relay_id, *params, limit, most, most, relay_id, lease]
 
     def configure_session(self, session: Session) -> None:
         # A pooler makes up the process id that it tells its clients at startup.
@@ -112,13 +112,13 @@ class PostgreSQL(Dialect):
 
 
 @lru_cache(maxsize=8)
-def _claim_sql(dialect: PostgreSQL, adopt: bool, watermark: bool) -> str:  # noqa: FBT001  cache keys
+def _claim_sql(dialect: PostgreSQL, *, adopt: bool, from_watermark: bool) -> str:
     # MATERIALIZED keeps the planner from running the SELECT twice, past the limit. A window without
     # ORDER BY adds up the rows as they come, which is the index's order, and needs no sort.
     #
     # A lease need not survive a crash of the server: without it the rows are claimed once more. So
     # the COMMIT of a claim does not wait for the disk. What a settle writes is always durable.
-    claimable = dialect.claimable(adopt=adopt, watermark=watermark)
+    claimable = dialect.claimable(adopt=adopt, from_watermark=from_watermark)
     columns = dialect.claimed_columns("NOT oversized", "orphaned", "oversized")
     return f"""
         WITH due AS MATERIALIZED (

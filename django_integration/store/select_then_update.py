@@ -8,6 +8,7 @@ answer of the database is much larger than `max_bytes`.
 # ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.messages import CONTENTS, ClaimedMessage
@@ -42,17 +43,9 @@ class SelectThenUpdate(Dialect):
         return [_leased_row(*row, contents=contents) for row in rows]
 
     def claim_statement(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
-        """Position, size, and the columns of `ClaimedMessage`."""
-        claimable = self.claimable(adopt=request.adopt, watermark=start is not None)
-        params = [*(start or ()), *([request.relay_id] if request.adopt else ())]
-        fits, oversized = (f"({self.content_size}) {sign} %s" for sign in ("<=", ">"))
-        columns = self.claimed_columns(fits, "COALESCE(claimed_by <> %s, 0)", oversized)
-        sql = (
-            f"SELECT {self.position}, {self.content_size}, {columns}"
-            f" FROM {OUTBOX}{self.due_index_hint}"
-            f" WHERE {claimable} ORDER BY due_at, id LIMIT %s{self.skip_locked}"
-        )
+        sql = _select_sql(self, adopt=request.adopt, from_watermark=start is not None)
         small = [_fits_always(request)] * len(CONTENTS)
+        params = self.claimable_params(request, start)
         return sql, [*small, request.relay_id, request.max_bytes, *params, request.limit]
 
     def _set_lease(self, session: Session, request: ClaimRequest, ids: Sequence[int]) -> None:
@@ -73,6 +66,19 @@ class SelectThenUpdate(Dialect):
             params,
         )
         return {row[0]: row[1:] for row in rows}
+
+
+@lru_cache(maxsize=8)
+def _select_sql(dialect: SelectThenUpdate, *, adopt: bool, from_watermark: bool) -> str:
+    """Position, size, and the columns of `ClaimedMessage`."""
+    claimable = dialect.claimable(adopt=adopt, from_watermark=from_watermark)
+    fits, oversized = (f"({dialect.content_size}) {sign} %s" for sign in ("<=", ">"))
+    columns = dialect.claimed_columns(fits, "COALESCE(claimed_by <> %s, 0)", oversized)
+    return (
+        f"SELECT {dialect.position}, {dialect.content_size}, {columns}"
+        f" FROM {OUTBOX}{dialect.due_index_hint}"
+        f" WHERE {claimable} ORDER BY due_at, id LIMIT %s{dialect.skip_locked}"
+    )
 
 
 def _fits_always(request: ClaimRequest) -> int:
