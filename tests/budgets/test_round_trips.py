@@ -6,8 +6,8 @@ import pytest
 from django.db import connections
 
 from tests.budgets.conftest import enqueue, needs_batches
-from tests.budgets.wiretap import Wiretap
 from tests.harness.databases import installed, redis_url
+from tests.harness.proxy import Wiretap
 from tests.helpers import require_service
 
 PUBLISH = b"\x00\x3c\x00\x28"

@@ -6,6 +6,12 @@ with Proxy("127.0.0.1", 5672) as proxy:
     proxy.resume()
     proxy.cut()          # resets every connection; new ones are served
     proxy.cut_after(n)   # forwards n more bytes towards the server, then cuts
+
+A `Wiretap` also listens: it counts the turns of the conversation and can withhold the answers.
+
+with Wiretap("127.0.0.1", 5432) as tap:
+    with tap.turns() as turns: ...       # turns.count afterwards
+    tap.withhold_until(said)             # answers wait until `said(bytes of the client)`
 """
 
 from __future__ import annotations
@@ -14,10 +20,11 @@ import select
 import socket
 import struct
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -142,3 +149,57 @@ class Proxy:
                 with suppress(OSError):
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 each.close()
+
+
+class Turns:
+    """How often the client spoke after the server had: the waits for the network."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.server_spoke_last = True
+
+
+class Wiretap(Proxy):
+    """A proxy that listens. What it counts does not depend on how fast anything is."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self._turns = Turns()
+        self._said: Callable[[bytes], bool] | None = None
+        self._heard = bytearray()
+        self._withheld: list[tuple[socket.socket, bytes]] = []
+
+    @contextmanager
+    def turns(self) -> Iterator[Turns]:
+        with self._lock:
+            self._turns = turns = Turns()
+        yield turns
+        with self._lock:
+            self._turns = Turns()
+
+    def withhold_until(self, said: Callable[[bytes], bool]) -> None:
+        """Let no answer through until the client has said all of it."""
+        with self._lock:
+            self._heard.clear()
+            self._said = said
+
+    def _allowed(self, sock: socket.socket, data: bytes) -> bytes:
+        if sock in self._clients:
+            self._listen(data)
+        elif self._said is not None:
+            self._withheld.append((self._pairs[sock], data))
+            return b""
+        else:
+            self._turns.server_spoke_last = True
+        return super()._allowed(sock, data)
+
+    def _listen(self, data: bytes) -> None:
+        self._turns.count += self._turns.server_spoke_last
+        self._turns.server_spoke_last = False
+        self._heard += data if self._said else b""
+        if self._said and self._said(bytes(self._heard)):
+            self._said = None
+            self._turns.server_spoke_last = bool(self._withheld)
+            while self._withheld:
+                client, answer = self._withheld.pop(0)
+                client.sendall(answer)

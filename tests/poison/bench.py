@@ -18,6 +18,7 @@ from celery_outbox_steps.worker.service import RelayService
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
 from tests import helpers
+from tests.harness.relays import RunningRelay
 from tests.poison.brokers import TOPIC
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class WatchedStore(DjangoStore):
         return fenced
 
 
-class Bench:
+class Bench(RunningRelay):
     """One relay, one queue for good messages, and a way to make bad ones."""
 
     def __init__(self, broker: Broker, conf: dict[str, Any] | None = None, **config: Any) -> None:
@@ -65,15 +66,8 @@ class Bench:
         self.kept = ExitStack()
         """What has to live as long as the bench."""
 
-    def start(self) -> Bench:
-        self.service.start()
-        self.service.broker_up()
-        return self
-
     def stop(self) -> None:
-        self.service.ask_to_stop(5)
-        self.service.join()
-        self.store.close()
+        super().stop()
         self.app.close()
         self.kept.close()
         pools.reset()

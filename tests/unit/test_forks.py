@@ -6,12 +6,17 @@ import os
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from celery_outbox_steps.publishers import pool
 from celery_outbox_steps.worker.forks import ForkBarrier, barrier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -24,66 +29,52 @@ def fork_and_exit(code: int = 0) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_fork_waits_for_the_end_of_a_unit() -> None:
-    entered, may_leave = threading.Event(), threading.Event()
-    order: list[str] = []
-
-    def unit() -> None:
-        with barrier:
-            entered.set()
-            may_leave.wait(5)
-            order.append("unit")
-
-    worker = threading.Thread(target=unit)
-    worker.start()
-    entered.wait(5)
-    threading.Timer(0.2, may_leave.set).start()
-    fork_and_exit()
-    order.append("fork")
-    worker.join(5)
-    assert order == ["unit", "fork"]
-
-
-def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barrier, "timeout", 0.2)
+@contextmanager
+def unit_at_work(then: Callable[[], object] = bool) -> Iterator[threading.Event]:
+    """A thread inside the barrier until the event is set or the block ends; `then` it ends."""
     entered, may_leave = threading.Event(), threading.Event()
 
     def unit() -> None:
         with barrier:
             entered.set()
             may_leave.wait(10)
+            then()
 
     worker = threading.Thread(target=unit)
     worker.start()
     entered.wait(5)
-    start = time.monotonic()
-    fork_and_exit()
-    assert 0.15 < time.monotonic() - start < 2
+    yield may_leave
     may_leave.set()
     worker.join(5)
+
+
+def test_a_fork_waits_for_the_end_of_a_unit() -> None:
+    order: list[str] = []
+    with unit_at_work(lambda: order.append("unit")) as may_leave:
+        threading.Timer(0.2, may_leave.set).start()
+        fork_and_exit()
+        order.append("fork")
+    assert order == ["unit", "fork"]
+
+
+def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(barrier, "timeout", 0.2)
+    with unit_at_work():
+        start = time.monotonic()
+        fork_and_exit()
+        assert 0.15 < time.monotonic() - start < 2
 
 
 def test_a_unit_that_hangs_delays_one_fork_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(barrier, "timeout", 0.5)
-    entered, may_leave = threading.Event(), threading.Event()
-
-    def unit() -> None:
-        with barrier:
-            entered.set()
-            may_leave.wait(10)
-
-    worker = threading.Thread(target=unit)
-    worker.start()
-    entered.wait(5)
-    fork_and_exit()
-    start = time.monotonic()
-    for _ in range(5):
+    with unit_at_work():
         fork_and_exit()
-    took = time.monotonic() - start
-    may_leave.set()
-    worker.join(5)
+        start = time.monotonic()
+        for _ in range(5):
+            fork_and_exit()
+        took = time.monotonic() - start
     assert took < 0.5, "a fork waited for the hanging unit once more"
 
 
@@ -139,28 +130,19 @@ def test_a_relay_that_works_back_to_back_lets_forks_through() -> None:
 
 def test_a_fork_waits_for_all_relays_of_a_worker() -> None:
     """One per database: that one is done says nothing of the others."""
-    entered, may_leave = threading.Event(), threading.Event()
     order: list[str] = []
-
-    def slow() -> None:
-        with barrier:
-            entered.set()
-            may_leave.wait(5)
-            order.append("unit")
 
     def quick() -> None:
         with barrier:
             pass
 
-    relays = [threading.Thread(target=slow), threading.Thread(target=quick)]
-    relays[0].start()
-    entered.wait(5)
-    relays[1].start()
-    relays[1].join(5)
-    threading.Timer(0.2, may_leave.set).start()
-    fork_and_exit()
-    order.append("fork")
-    relays[0].join(5)
+    with unit_at_work(lambda: order.append("unit")) as may_leave:
+        other = threading.Thread(target=quick)
+        other.start()
+        other.join(5)
+        threading.Timer(0.2, may_leave.set).start()
+        fork_and_exit()
+        order.append("fork")
     assert order == ["unit", "fork"]
 
 
@@ -181,26 +163,14 @@ def test_two_threads_fork_at_once() -> None:
         pass
 
 
-def test_the_barrier_is_fresh_in_the_child() -> None:
-    entered, may_leave = threading.Event(), threading.Event()
-
-    def unit() -> None:
-        with barrier:
-            entered.set()
-            may_leave.wait(10)
-
-    worker = threading.Thread(target=unit)
-    worker.start()
-    entered.wait(5)
-    timeout, barrier.timeout = barrier.timeout, 0.1
-    pid = os.fork()
-    if pid == 0:
-        start = time.monotonic()
-        with barrier:
-            os._exit(0 if time.monotonic() - start < 0.05 else 1)
-    barrier.timeout = timeout
-    may_leave.set()
-    worker.join(5)
+def test_the_barrier_is_fresh_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(barrier, "timeout", 0.1)
+    with unit_at_work():
+        pid = os.fork()
+        if pid == 0:
+            start = time.monotonic()
+            with barrier:
+                os._exit(0 if time.monotonic() - start < 0.05 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

@@ -16,6 +16,7 @@ from celery_outbox_steps.testing import RecordingPublisher
 from celery_outbox_steps.worker.service import RelayService
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
+from tests.harness.relays import RunningRelay
 from tests.helpers import wait_for
 from tests.proj.fixtures import databases, postgresql, use_database  # noqa: F401  fixtures
 
@@ -49,7 +50,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """Nobody runs it here."""
 
 
-class Watched:
+class Watched(RunningRelay):
     """A running relay with a publisher that remembers, unless another one is asked for."""
 
     def __init__(self, app: Any, store: Any = None, **options: Any) -> None:
@@ -59,16 +60,6 @@ class Watched:
         self.store = store or DjangoStore("default")
         recorders = recorders_for(app, meter_for(app))
         self.service = RelayService(app, self.store, RelayConfig(**config), recorders, **options)
-
-    def start(self) -> Watched:
-        self.service.start()
-        self.service.broker_up()
-        return self
-
-    def stop(self) -> None:
-        self.service.ask_to_stop(5)
-        self.service.join()
-        self.store.close()
 
     def counted(self, name: str, count: int) -> None:
         """Wait until the relay has done so many of that."""
