@@ -35,7 +35,7 @@ _registered: list[Recorder] = []
 class Recorder:
     """The hooks. Each does nothing until a subclass overrides it."""
 
-    library: str | None = None
+    library: str = "builtins"
     """The module that this recorder works with. While it is not loaded, no hook is called."""
 
     def on_call(self) -> Mapping[str, str | None]:
@@ -95,7 +95,7 @@ class Recorders:
 
     def __init__(self, recorders: Iterable[Recorder] = ()) -> None:
         every = tuple(recorders)
-        self._hooks: dict[str, list[tuple[str | None, Callable[..., Any]]]] = {
+        self._hooks: dict[str, list[tuple[str, Callable[..., Any]]]] = {
             name: [
                 (each.library, getattr(each, name))
                 for each in every
@@ -112,8 +112,9 @@ class Recorders:
     def caller_context(self) -> CallerContext:
         """What is to be stored of the caller's context. May raise: it calls `repr` of anything."""
         found: dict[str, str | None] = {}
-        for on_call in self._callable("on_call"):
-            found |= on_call()
+        for library, on_call in self._hooks["on_call"]:
+            if library in sys.modules:
+                found |= on_call()
         return CallerContext(**found) if found else NO_CONTEXT
 
     def storing(self, rows: Sequence[Any]) -> AbstractContextManager[Any]:
@@ -158,24 +159,21 @@ class Recorders:
         self._tell("on_error", error, logger_name, tags)
 
     def _tell(self, hook: str, *args: Any) -> None:
-        for call in self._callable(hook):
-            with suppress(Exception):
-                call(*args)
+        for library, call in self._hooks[hook]:
+            if library in sys.modules:
+                with suppress(Exception):
+                    call(*args)
 
     def _around(self, hook: str, *args: Any) -> list[AbstractContextManager[Any]]:
         found = []
-        for make in self._callable(hook):
+        for library, make in self._hooks[hook]:
             try:
-                made = make(*args)
+                made = make(*args) if library in sys.modules else None
             except Exception:  # noqa: BLE001, S112  `suppress` would be three calls per task call
                 continue
             if made is not None:
                 found.append(made)
         return found
-
-    def _callable(self, hook: str) -> list[Callable[..., Any]]:
-        loaded = sys.modules
-        return [call for name, call in self._hooks[hook] if name is None or name in loaded]
 
 
 NO_RECORDERS = Recorders()
