@@ -36,7 +36,7 @@ _registered: list[Recorder] = []
 class Recorder:
     """The hooks. Each does nothing until a subclass overrides it."""
 
-    library: str | None = None
+    library: str = "builtins"
     """The module that this recorder works with. While it is not loaded, no hook is called."""
 
     def on_call(self) -> Mapping[str, str | None]:
@@ -96,7 +96,7 @@ class Recorders:
 
     def __init__(self, recorders: Iterable[Recorder] = ()) -> None:
         every = tuple(recorders)
-        self._hooks: dict[str, list[tuple[str | None, Callable[..., Any]]]] = {
+        self._hooks: dict[str, list[tuple[str, Callable[..., Any]]]] = {
             name: [
                 (each.library, getattr(each, name))
                 for each in every
@@ -114,8 +114,9 @@ class Recorders:
         """What is to be stored of the caller's context; without it where a recorder fails."""
         found: dict[str, str | None] = {}
         try:
-            for on_call in self._callable("on_call"):
-                found |= on_call()
+            for library, on_call in self._hooks["on_call"]:
+                if library in sys.modules:
+                    found |= on_call()
         except Exception as exc:  # noqa: BLE001  structlog's values can be any objects
             log("celery_outbox_context_failed", type(exc).__name__)
             return NO_CONTEXT
@@ -163,24 +164,21 @@ class Recorders:
         self._tell("on_error", error, logger_name, tags)
 
     def _tell(self, hook: str, *args: Any) -> None:
-        for call in self._callable(hook):
-            with suppress(Exception):
-                call(*args)
+        for library, call in self._hooks[hook]:
+            if library in sys.modules:
+                with suppress(Exception):
+                    call(*args)
 
     def _around(self, hook: str, *args: Any) -> AbstractContextManager[Any]:
         found = []
-        for make in self._callable(hook):
+        for library, make in self._hooks[hook]:
             try:
-                made = make(*args)
+                made = make(*args) if library in sys.modules else None
             except Exception:  # noqa: BLE001, S112  `suppress` would be three calls per task call
                 continue
             if made is not None:
                 found.append(made)
         return _guarded(found) if found else _NOTHING
-
-    def _callable(self, hook: str) -> list[Callable[..., Any]]:
-        loaded = sys.modules
-        return [call for name, call in self._hooks[hook] if name is None or name in loaded]
 
 
 NO_RECORDERS = Recorders()
