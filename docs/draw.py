@@ -68,7 +68,7 @@ celery_outbox_steps/observe/recorder.py
 """,
     "relay": """
 [claim]
-> thread outbox-relay-<alias>: a fork waits until the tick ends
+> thread outbox-relay-<alias>: a fork waits for the end of the tick
 celery_outbox_steps/relay/tick.py
     Relay.run_once: one tick is claim, publish, settle
 celery_outbox_steps/relay/policy.py
@@ -108,7 +108,7 @@ celery_outbox_steps/relay/tick.py
 celery_outbox_steps/relay/batch.py
     Batch.write_outcomes: only the outcomes that the Store does not have yet
 django_integration/store/writes.py
-    Writes.write_outcomes: all or nothing, and only rows that this relay holds
+    Writes.write_outcomes: all or nothing; never a row that another relay holds
 > the settle is committed: the published rows are deleted
 [done]
 celery_outbox_steps/observe/recorder.py
