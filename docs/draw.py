@@ -38,7 +38,7 @@ django_integration/enqueue/enqueuer.py
     Enqueuer._check_transaction: without an open transaction, warns or refuses
 django_integration/enqueue/app.py
     OutboxCelery._capture: gives Celery a producer that sends nothing
-> Celery's own send_task builds the message and publishes it to that producer
+> Celery's own send_task builds the message and publishes it
 django_integration/enqueue/capture.py
     CapturingProducer.publish: lets kombu serialise the message
     CapturingProducer.basic_publish: keeps it; refuses what the broker could not accept
@@ -122,11 +122,11 @@ TITLES = {
     "relay": "From the claim to the settle",
 }
 
-WIDTH, ROW, EVENT, GAP, TOP = 760, 42, 30, 6, 12
+WIDTH, ROW, EVENT, GAP, TOP = 690, 42, 30, 6, 12
 RAIL, FILES, TEXT = 12, 48, 276
 LAYERS_WIDTH, LAYER = 600, 36
-LETTER = 7.4
-"""The width of a letter of the captions, estimated generously."""
+LETTER = 6.9
+"""The width of a letter, estimated generously."""
 STYLE = """\
 text { font: 13px system-ui, sans-serif; fill: #24292f }
 .function, .file { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }
@@ -197,8 +197,6 @@ def _box(file: str, found: list[Step], y: int) -> Iterator[str]:
     yield _text(FILES + 14, y + 18, path, "file")
     yield _text(FILES + 14, y + 34, package, "grey small")
     for number, step in enumerate(found):
-        if TEXT + LETTER * len(step.caption) > WIDTH - 12:
-            raise ValueError(f"too long for the picture: {step.caption}")
         yield _text(TEXT, y + ROW * number + 18, step.function, "function")
         yield _text(TEXT, y + ROW * number + 34, step.caption, "grey")
 
@@ -241,6 +239,8 @@ def _layer(modules: list[str], y: int) -> Iterator[str]:
 
 
 def _text(x: float, y: int, text: str, kind: str) -> str:
+    if x + LETTER * len(text) > WIDTH:
+        raise ValueError(f"too long for the picture: {text}")
     return f'<text class="{kind}" x="{x:g}" y="{y}">{escape(text, quote=False)}</text>'
 
 
