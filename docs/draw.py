@@ -55,7 +55,7 @@ django_integration/enqueue/rows.py
     insert: one INSERT; on PostgreSQL it also sends a NOTIFY
 django_integration/enqueue/after_commit.py
     AfterCommit.add: registers the commit hook
-> COMMIT: relays can see the row, and PostgreSQL delivers the NOTIFY
+> COMMIT: relays see the row, PostgreSQL delivers the NOTIFY
 [committed]
 django_integration/enqueue/after_commit.py
     AfterCommit.__call__: Django runs the commit hook
@@ -68,7 +68,7 @@ celery_outbox_steps/observe/recorder.py
 """,
     "relay": """
 [claim]
-> thread outbox-relay-<alias>: a fork waits for the end of the tick
+> in the relay's thread; a fork waits for the end of the tick
 celery_outbox_steps/relay/tick.py
     Relay.run_once: one tick is claim, publish, settle
 celery_outbox_steps/relay/policy.py
