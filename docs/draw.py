@@ -108,7 +108,7 @@ celery_outbox_steps/relay/tick.py
 celery_outbox_steps/relay/batch.py
     Batch.write_outcomes: only the outcomes that the Store does not have yet
 django_integration/store/writes.py
-    Writes.write_outcomes: all or nothing; never a row that another relay holds
+    Writes.record_outcomes: all or nothing; never a row that another relay holds
 > the settle is committed: the published rows are deleted
 [done]
 celery_outbox_steps/observe/recorder.py
