@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHOOSE = "Say which dead letters: ids, --task-name, --since, --until or --all."
+CHOOSE = "Specify which dead letters: ids, --task-name, --since, --until or --all."
 NOTHING_TO_PURGE = (
     "Nothing to purge: give --published-older-than or --dead-older-than, or set "
     "CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION."

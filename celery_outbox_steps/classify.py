@@ -45,7 +45,7 @@ def concerns_connection(
         return cause.errno not in _ONE_FILE_ERRNOS
     if refuses_everything(error) or _redis_names(error) & {"ConnectionError", "TimeoutError"}:
         return True
-    return isinstance(error, (*_LOST, *_trusted(connection_errors)))
+    return isinstance(error, (*_CONNECTION_LOST, *_without_lookup_errors(connection_errors)))
 
 
 def refuses_everything(error: BaseException) -> bool:
@@ -66,7 +66,11 @@ _UNSENDABLE = (
     RecursionError,
     struct.error,
 )
-_LOST = (amqp_errors.ConnectionError, kombu_errors.OperationalError, kombu_errors.LimitExceeded)
+_CONNECTION_LOST = (
+    amqp_errors.ConnectionError,
+    kombu_errors.OperationalError,
+    kombu_errors.LimitExceeded,
+)
 _ONE_FILE_ERRNOS = {errno.ENAMETOOLONG, errno.EFBIG, errno.EILSEQ}
 """The file system refuses this file, but would accept those of other messages and queues."""
 _REDIS_REFUSALS = {
@@ -103,6 +107,8 @@ def _redis_names(error: BaseException) -> set[str]:
     return {each.__name__ for each in type(error).__mro__ if each.__module__ == "redis.exceptions"}
 
 
-def _trusted(connection_errors: Iterable[type[BaseException]]) -> tuple[type[BaseException], ...]:
+def _without_lookup_errors(
+    connection_errors: Iterable[type[BaseException]],
+) -> tuple[type[BaseException], ...]:
     # kombu lists KeyError among Redis' connection errors, because its consumer needs that.
     return tuple(each for each in connection_errors if not issubclass(each, LookupError))

@@ -187,11 +187,13 @@ def _print_status(app: Any, top: int, output: Output) -> None:
     from celery_outbox_steps import operate
 
     found = operate.status(app, top)
-    text = json.dumps(found, default=str) if output.as_json else "\n\n".join(map(_described, found))
+    text = (
+        json.dumps(found, default=str) if output.as_json else "\n\n".join(map(_status_text, found))
+    )
     output.print_line(text)
 
 
-def _described(found: dict[str, Any]) -> str:
+def _status_text(found: dict[str, Any]) -> str:
     """The outbox of one database as text."""
     more = "+" if found["capped"] else ""
     lines = [

@@ -43,7 +43,7 @@ class Unroutable(OutboxError):
 
 
 class Nacked(OutboxError):
-    """The broker refused to take responsibility for the message."""
+    """The broker refused responsibility for the message (basic.nack)."""
 
 
 class ConfirmTimeout(OutboxError, TimeoutError):

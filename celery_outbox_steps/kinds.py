@@ -62,9 +62,9 @@ def _path(value: Any) -> str:
     return value
 
 
-def _path_of(is_right: Callable[[Any], bool]) -> Callable[[Any], Any]:
+def _path_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], Any]:
     """The object itself, or the dotted path that names it."""
-    return lambda value: value if is_right(value) else _path(value)
+    return lambda value: value if is_valid(value) else _path(value)
 
 
 def _is_app(value: Any) -> bool:

@@ -95,7 +95,7 @@ class Receipt(NamedTuple):
 
 
 class Published(NamedTuple):
-    """The broker took responsibility for the message."""
+    """The broker has accepted responsibility for the message."""
 
     message: ClaimedMessage
 

@@ -77,7 +77,7 @@ class Setting:
         except Exception as exc:  # the project's code is imported, and may raise anything
             raise self._unusable(value, f"can't be imported: {exc}") from exc
         if not can_name(found):
-            raise self._unusable(value, f"names {found!r}, which is not of the right kind")
+            raise self._unusable(value, f"names {found!r}, which is of the wrong type")
         return found
 
     def _unusable(self, path: str, why: str) -> ConfigurationError:

@@ -23,7 +23,7 @@ class Event(NamedTuple):
 
     level: int
     text: str
-    """A template for the arguments of `log()`; the name of the event goes in front of it."""
+    """A template for the arguments of `log()`; the event's name is put in front of it."""
     meaning: str
     """What happened and what happens next, for the reference."""
     fields: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ RELAY = ("database", "relay")
 """The fields that tell relays apart."""
 MESSAGE = (*RELAY, "task_id", "task_name", "retries", "error")
 
-OF_THE_RELAY = {
+RELAY_EVENTS = {
     "celery_outbox_relay_started": Event(
         INFO,
         "relaying",
@@ -140,7 +140,7 @@ OF_THE_RELAY = {
     ),
 }
 
-OF_THE_CALLER = {
+CALLER_EVENTS = {
     "celery_outbox_not_in_transaction": Event(
         WARNING,
         "%s was called outside a transaction on database %r. It is stored durably, but not "
@@ -163,7 +163,7 @@ OF_THE_CALLER = {
     ),
 }
 
-OF_BOTH = {
+COMMON_EVENTS = {
     "celery_outbox_metrics_failed": Event(
         ERROR,
         "the sink raised %s; its further errors are not logged",
@@ -178,7 +178,7 @@ OF_BOTH = {
     ),
 }
 
-OF_THE_PURGE = {
+PURGE_EVENTS = {
     "celery_outbox_nothing_to_purge": Event(
         WARNING,
         "set CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION, or give the task an age",
@@ -188,10 +188,10 @@ OF_THE_PURGE = {
 }
 
 SECTIONS = {
-    "The relay": OF_THE_RELAY,
-    "The caller": OF_THE_CALLER,
-    "Both": OF_BOTH,
-    "The purge task": OF_THE_PURGE,
+    "The relay": RELAY_EVENTS,
+    "The caller": CALLER_EVENTS,
+    "Both": COMMON_EVENTS,
+    "The purge task": PURGE_EVENTS,
 }
 EVENTS = {name: event for section in SECTIONS.values() for name, event in section.items()}
 

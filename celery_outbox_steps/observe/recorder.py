@@ -96,11 +96,11 @@ class Recorders:
     """Several recorders as one. Their exceptions are caught here."""
 
     def __init__(self, recorders: Iterable[Recorder] = ()) -> None:
-        every = tuple(recorders)
+        recorders = tuple(recorders)
         self._hooks: dict[str, list[tuple[str, Callable[..., Any]]]] = {
             name: [
                 (each.library, getattr(each, name))
-                for each in every
+                for each in recorders
                 if getattr(type(each), name) is not getattr(Recorder, name)
             ]
             for name in HOOKS

@@ -109,7 +109,7 @@ class RedisBatch:
         for position, message in enumerate(messages):
             self._add(position, message)
         self._pushes.flush(self._answers)
-        self._through_kombu()
+        self._send_through_kombu()
         self._send_events()
 
     def _add(self, position: int, message: Message) -> None:
@@ -127,7 +127,7 @@ class RedisBatch:
         if self._pushes.size > FLUSH_AT:
             self._pushes.flush(self._answers)
 
-    def _through_kombu(self) -> None:
+    def _send_through_kombu(self) -> None:
         if not self._for_kombu:
             return
         with self._producer.batch(max_size=_UNLIMITED):  # raises if it is unknown what arrived

@@ -74,7 +74,7 @@ class Batch:
         If they were released, they would look new and be published together with others again.
         """
         suspects = [row for row in self.unsent.values() if row.orphaned or row.id in self.suspects]
-        self.defer(suspects, "it was in flight when a batch was interrupted", 0.0)
+        self.defer(suspects, "the message was in flight when a batch was interrupted", 0.0)
 
     def write_outcomes(self, store: RelayStore, relay_id: str, recorders: Recorders) -> None:
         """Write the outcomes that the Store does not have yet. May be repeated after an error."""

@@ -79,7 +79,7 @@ class PublishStep:
             return
         if alone and not self._should_stop_sending():
             unsent = [row for row in alone if row.id in batch.unsent]
-            batch.defer(unsent, "there was no time to send it alone", OUTAGE_DELAY)
+            batch.defer(unsent, "no time was left to send this message alone", OUTAGE_DELAY)
 
     def _publish_together(self, batch: Batch) -> list[ClaimedMessage]:
         """Publish the rows without a history together. Returns those that must be sent alone."""
@@ -230,7 +230,7 @@ class PublishStep:
             batch.add(self._outcome_of(row, exc))
             return None
         if pause > 0:
-            batch.add(Deferred(row, "its queue did not answer for another message", pause))
+            batch.add(Deferred(row, "the queue did not answer for another message", pause))
             return None
         return message
 

@@ -146,7 +146,7 @@ class Relay:
         return batch.result()
 
     def _release_ahead(self) -> None:
-        """Make the settle release the batch that was claimed ahead, with the one in hand if any."""
+        """Have the next settle release the batch that was claimed ahead, too."""
         ahead = self._claims.take_ahead()
         if self._batch is None:
             self._batch = ahead

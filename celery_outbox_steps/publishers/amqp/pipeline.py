@@ -43,7 +43,7 @@ class ConnectionState:
         self.accepted = -1
         """The largest body that the broker has accepted: its max_message_size can't be lower."""
         self.blocked = False
-        """Whether the broker has told us to stop (memory or disk alarm)."""
+        """Whether the broker blocks publishers (a memory or disk alarm)."""
         self.can_write_frames = can_write_frames(wire)
         wire.on_blocked = self._note_blocked(wire.on_blocked, blocked=True)
         wire.on_unblocked = self._note_blocked(wire.on_unblocked, blocked=False)
