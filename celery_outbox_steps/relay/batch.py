@@ -30,7 +30,7 @@ class Batch:
         self.claimed_at = claimed_at
         """When the claim began, and the lease with it, by the relay's clock."""
         self.send_before = claimed_at + lease
-        """The lease may expire then: everything must be sent and answered before."""
+        """When the lease may expire: everything must be sent and answered before that."""
         self.full = full
         self.outcomes: list[Outcome] = []
         self.unsent = {row.id: row for row in rows}

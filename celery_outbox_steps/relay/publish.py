@@ -235,7 +235,7 @@ class PublishStep:
         return message
 
     def _outcome_of(self, row: ClaimedMessage, error: BaseException | None) -> Outcome:
-        """The outcome of a row that the broker accepted (no error) or that failed with its own."""
+        """The outcome of a row that the broker accepted (no error) or whose message failed."""
         if error is None:
             return Published(row)
         attempts, reason = row.retries + 1, describe(error)

@@ -1,9 +1,9 @@
 """One tick of the relay is one function: claim → publish → settle.
 
 `run_once()` does not wait, log or count; it returns what it did, and the service does the rest. No
-transaction is open between claim and settle. If the database is down at the settle, the batch stays
-in hand and the next tick settles it before it publishes another: a running relay never publishes a
-row twice. The next step of the path is `celery_outbox_steps.relay.publish`.
+transaction is open between claim and settle. If the settle fails, the batch stays in hand and the
+next tick settles it before it publishes another: a running relay does not publish a row again
+because the database was down. The next step of the path is `celery_outbox_steps.relay.publish`.
 """
 
 from __future__ import annotations

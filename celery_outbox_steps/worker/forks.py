@@ -1,8 +1,8 @@
-"""The fork barrier: a worker forks its children only between two units of the relay's work.
+"""The fork barrier: a worker's forks wait for the end of a unit of the relay's work.
 
 A fork in the middle of one would copy sockets and locks that are in use. The barrier acts through
-`os.register_at_fork`, once per process, and delays a fork but never prevents it. The child closes
-the sockets that it inherited in `celery_outbox_steps.publishers.pool`.
+`os.register_at_fork`, once per process, and can delay a fork but never prevents it. In a child,
+`celery_outbox_steps.publishers.pool` closes the inherited sockets.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The worker's step owns a service; the consumer's step reports when the broker connection is made or
 lost. No exception leaves the thread: the loop backs off and continues. While a unit of the relay's
-work runs, no child is forked (`celery_outbox_steps.worker.forks`). The next step of the path is
+work runs, forks wait (`celery_outbox_steps.worker.forks`). The next step of the path is
 `celery_outbox_steps.relay.tick`.
 """
 
@@ -183,7 +183,7 @@ class RelayService:
         self._run_with_backoff(self._relay.close)
 
     def _run_unit(self, unit: Callable[[], BatchResult]) -> BatchResult:
-        """Run a unit of the relay's work, during which nothing forks, and report its result."""
+        """Run a unit of the relay's work inside the fork barrier, and report its result."""
         with forks.barrier:
             result = unit()
         self.journal.batch(result)

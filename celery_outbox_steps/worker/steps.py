@@ -41,7 +41,7 @@ class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
         return relays
 
     def stop(self, worker: Any) -> None:
-        """Too early: the pool has yet to drain. `BrokerConnectionStep.shutdown` stops the relay."""
+        """Nothing: the pool has yet to drain. `BrokerConnectionStep.shutdown` stops the relay."""
 
     def terminate(self, worker: Any) -> None:
         worker.outbox_relays.stop(COLD_SHUTDOWN)
