@@ -1,8 +1,9 @@
-"""The outbox relay as Celery bootsteps.
+"""The outbox relay as Celery bootsteps: a worker publishes the rows of an outbox table.
 
     app.steps["worker"].add(OutboxRelayStep)
 
-and `celery -A proj worker --outbox-relay`. Knows Celery and kombu, and no Django.
+Then run `celery -A proj worker --outbox-relay`. This package depends on Celery and kombu and never
+imports Django. The path of a message through the relay begins in `worker.steps`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["OutboxRelayStep", "install"]
 
-_WHERE = {"OutboxRelayStep": "worker.steps", "install": "worker.options"}
+_MODULES = {"OutboxRelayStep": "worker.steps", "install": "worker.options"}
 
 
 def __getattr__(name: str) -> Any:
     # Lazy: the enqueue side imports single modules of this package, not the whole worker.
-    if name in _WHERE:
+    if name in _MODULES:
         from importlib import import_module
 
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
-"""The arguments of the outbox commands, said once: names, types, help and errors.
+"""The arguments of the outbox commands, defined once: names, types, help and errors.
 
-`cli.py` puts them on `celery outbox …`, and the management commands take theirs from there, so that
-both accept the same and mean the same. The parsers raise a ValueError that says what is allowed.
+`cli.py` attaches them to `celery outbox …`, and the management commands take theirs from `cli.py`:
+both accept the same arguments, with the same meaning. The parsers raise a ValueError that says what
+is allowed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHOOSE = "Say which dead letters: ids, --task-name, --since, --until or --all."
+CHOOSE = "Specify which dead letters: ids, --task-name, --since, --until or --all."
 NOTHING_TO_PURGE = (
     "Nothing to purge: give --published-older-than or --dead-older-than, or set "
     "CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION."
@@ -27,7 +28,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def moment(text: str) -> datetime:
-    """A point in time in ISO 8601. Without a zone it is UTC, wherever it is typed."""
+    """A point in time in ISO 8601. Without a zone it is UTC, not local time or Django's zone."""
     try:
         found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text.strip()))
     except ValueError:
@@ -54,7 +55,7 @@ def count(text: str) -> int:
 
 
 def seconds_since(when: datetime | None) -> float | None:
-    """The age of a moment; a Store takes ages, and compares them by its own clock."""
+    """The age of a moment in seconds. A Store takes ages and compares them by its own clock."""
     return None if when is None else (datetime.now(timezone.utc) - when).total_seconds()
 
 

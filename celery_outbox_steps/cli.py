@@ -1,4 +1,4 @@
-"""`celery -A proj outbox status | drain | replay | purge`, and the management commands' work.
+"""`celery -A proj outbox status | drain | replay | purge`, and the code of the management commands.
 
 The one implementation of every command: `django_integration.management` takes arguments, help and
 code from here. Loaded by every `celery` command through the entry point `celery.commands`, so it
@@ -40,7 +40,7 @@ class OutboxCommand(CeleryCommand):  # type: ignore[misc]
 @handle_preload_options  # type: ignore[untyped-decorator]
 def outbox(ctx: click.Context) -> None:
     """Inspect and operate the transactional outbox."""
-    ctx.obj.app.loader.import_default_modules()  # sets up Django where the app belongs to a project
+    ctx.obj.app.loader.import_default_modules()  # in a Django project this sets up Django
 
 
 @outbox.command(cls=OutboxCommand)
@@ -73,7 +73,9 @@ def drain(ctx: click.Context, *, as_json: bool) -> None:
 
     output = Output(ctx, as_json=as_json)
     depth = sum(each["depth"] for each in operate.status(ctx.obj.app, 0))
-    result = output.with_progress("Draining", depth, lambda on: operate.drain(ctx.obj.app, on))
+    result = output.with_progress(
+        "Draining", depth, lambda progress: operate.drain(ctx.obj.app, progress)
+    )
     done = {"published": result.published, "failed": result.retried, "dead": result.dead}
     output.print_result(
         done,
@@ -120,7 +122,7 @@ def replay(
         )
         return
     done = output.with_progress(
-        "Replaying", found, lambda on: operate.replay(app, which, on, limit)
+        "Replaying", found, lambda progress: operate.replay(app, which, progress, limit)
     )
     output.print_result({"replayed": done}, f"{_counted(done, 'dead letter')} replayed")
 
@@ -151,7 +153,9 @@ def purge(
     counts, verb = operate.count_purgeable(app, plan), "would be deleted"
     if not dry_run:
         total = sum(counts.values())
-        counts = output.with_progress("Purging", total, lambda on: operate.purge(app, plan, on))
+        counts = output.with_progress(
+            "Purging", total, lambda progress: operate.purge(app, plan, progress)
+        )
         verb = "deleted"
     published = _counted(counts["published"], "published row")
     dead_letters = _counted(counts["dead_letters"], "dead letter")
@@ -159,7 +163,7 @@ def purge(
 
 
 class Output:
-    """Where a command writes, and for whom: text for a person, or JSON."""
+    """The output of a command: its file, and its format (text or JSON)."""
 
     def __init__(self, ctx: click.Context, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -172,7 +176,7 @@ class Output:
         self.print_line(json.dumps(fields) if self.as_json else text)
 
     def with_progress(self, label: str, length: int, work: Callable[[Any], Any]) -> Any:
-        """Run with a progress bar, and without one where the output is JSON."""
+        """Run `work` with a progress bar; without one if the output is JSON."""
         if self.as_json:
             return work(lambda _: None)
         with click.progressbar(length=length, label=label, file=self._file) as bar:
@@ -183,12 +187,14 @@ def _print_status(app: Any, top: int, output: Output) -> None:
     from celery_outbox_steps import operate
 
     found = operate.status(app, top)
-    text = json.dumps(found, default=str) if output.as_json else "\n\n".join(map(_described, found))
+    text = (
+        json.dumps(found, default=str) if output.as_json else "\n\n".join(map(_status_text, found))
+    )
     output.print_line(text)
 
 
-def _described(found: dict[str, Any]) -> str:
-    """A database's outbox as text for people."""
+def _status_text(found: dict[str, Any]) -> str:
+    """The outbox of one database as text."""
     more = "+" if found["capped"] else ""
     lines = [
         f"database {found['database']}",

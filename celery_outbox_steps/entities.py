@@ -1,7 +1,8 @@
-"""Queues and exchanges as texts, and back: what a message needs to have declared.
+"""Queues and exchanges as text, and back: the entities to declare before a message is published.
 
-A text names each attribute that is not kombu's default. One text is one object, so that it is
-declared once per connection. Used by `envelope`; the publishers declare.
+A text holds each attribute that differs from kombu's default. Equal texts give the same object, so
+that an entity is declared once per connection. Nothing is declared here: `envelope` uses the texts,
+and the publishers declare the entities.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from kombu.entity import binding
 from celery_outbox_steps import typed_json
 
 _texts: dict[int, tuple[weakref.ref[Any], str]] = {}
-"""Entities live as long as their app, and a text takes longer than the rest of the envelope."""
+"""Texts by the id of their entity. Entities live as long as their app, and making a text takes
+longer than making the rest of the envelope."""
 
 
 def text_of_entity(entity: Any) -> str:
@@ -42,7 +44,7 @@ def _describe(entity: Any) -> str:
 
 
 def _attributes(entity: Any, cls: type) -> dict[str, Any]:
-    # `==` and not `!=`: kombu's Exchange answers the latter wrongly for anything but an Exchange.
+    # Not `!=`: kombu's Exchange gives a wrong result when it is compared with another type.
     pairs = ((name, getattr(entity, name, None)) for name, _ in cls.attrs)  # type: ignore[attr-defined]
     return {
         name: _plain(value)

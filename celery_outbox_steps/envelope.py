@@ -1,9 +1,9 @@
 """The envelope: a captured message as the texts of a row, and the row as a message again.
 
-What goes in comes out: body bytes, content type, every header and property, exchange, routing key
-and the queues to declare. Only what is relative to "now" (a TTL, a native delay) is shortened by
-the time that the row waited. The format has a version; a relay claims only versions that it can
-open. The next step of the path is `celery_outbox_steps.publishers`.
+Opening a row restores what was captured: body bytes, content type, every header and property,
+exchange, routing key and the queues to declare. Only what is relative to "now" (a TTL, a native
+delay) is shortened by the time that the row waited. The format has a version; a relay claims only
+versions that it can open. The next step of the path is `celery_outbox_steps.publishers`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUPPORTED_VERSIONS = (1,)
 
 JSON_TYPE = ("application/json", "utf-8")
 PLAIN_EMBED = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
-"""The third part of nearly every body: a task with no callbacks. Not stored."""
+"""The third part of nearly every body: the embed of a task without callbacks. Not stored."""
 
 _DELAYED = re.compile(r"^celery_delayed_(\d+)$")
 _find_end = json.JSONDecoder().raw_decode
@@ -69,9 +69,9 @@ def seal(
 
 
 def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Message:
-    """Turn a claimed row into the message to publish at `now`. `EnvelopeError` if it is none.
+    """Turn a claimed row into the message to publish at `now`; `held` is the time since the claim.
 
-    `held` are the seconds since the claim.
+    Raises `EnvelopeError` if the row does not hold a message.
     """
     if row.schema_version not in SUPPORTED_VERSIONS:
         raise EnvelopeError(
@@ -101,21 +101,21 @@ def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Mess
 
 
 def size_of(row: Any) -> int:
-    """About how many bytes a row holds, on its way in or out."""
+    """The approximate size of a row's contents in bytes, before it is stored or after a claim."""
     return len(row.args) + len(row.kwargs) + len(row.options) + len(row.payload or b"")
 
 
 def ascii_text(value: Any) -> str:
-    """A text to be read, not parsed: any database can hold it, whatever its encoding."""
+    """Text for people, not for parsers. ASCII, so that a database of any encoding can hold it."""
     text = str(value).encode("ascii", "backslashreplace").decode()
     return text.replace("\x00", "\\x00")
 
 
 def _split(message: Message) -> tuple[str, str, str] | None:
-    """The texts of args, kwargs and embed, if the body is exactly their plain JSON join.
+    """The texts of args, kwargs and embed, if the body is exactly these three as a JSON array.
 
-    The serialised body is cut, never serialised again in parts: what Celery wrote is what is kept.
-    ASCII only, so that any database can hold the text whatever its encoding.
+    The body is cut into parts, which are not serialised again: the row keeps what Celery wrote.
+    ASCII only, so that a database of any encoding can hold the text.
     """
     if (message.content_type, message.content_encoding) != JSON_TYPE or not message.body.isascii():
         return None
@@ -123,9 +123,9 @@ def _split(message: Message) -> tuple[str, str, str] | None:
     if "compression" in message.headers or not text.startswith("[["):
         return None
     try:
-        _, end = _find_end(text, 1)
-        _, embed = _find_end(text, end + 2)
-        parts = text[1:end], text[end + 2 : embed], text[embed + 2 : -1]
+        _, args_end = _find_end(text, 1)
+        _, kwargs_end = _find_end(text, args_end + 2)
+        parts = text[1:args_end], text[args_end + 2 : kwargs_end], text[kwargs_end + 2 : -1]
     except (ValueError, RecursionError):
         return None
     return parts if text == f"[{parts[0]}, {parts[1]}, {parts[2]}]" else None
@@ -154,7 +154,7 @@ def _message(body: bytes, options: dict[str, Any]) -> Message:
     headers, properties = options["headers"], options["properties"]
     if not isinstance(headers, dict) or not isinstance(properties, dict):
         raise EnvelopeError("headers and properties must be objects")
-    if isinstance(options["exchange"], (dict, list)):  # publishers sort messages by it
+    if isinstance(options["exchange"], (dict, list)):  # publishers group messages by exchange
         raise EnvelopeError("exchange must be a name")
     return Message(
         body=body,
@@ -171,7 +171,7 @@ def _message(body: bytes, options: dict[str, Any]) -> Message:
 
 
 def _event(options: dict[str, Any], now: datetime) -> Message:
-    """The `task-sent` event, dated now: this is when the task is really sent."""
+    """The `task-sent` event, with `now` as its time: the task is really sent now."""
     message = _message(options["body"], options)
     if (message.content_type, message.content_encoding) == JSON_TYPE:
         fields = json.loads(message.body)
@@ -184,7 +184,7 @@ def _event(options: dict[str, Any], now: datetime) -> Message:
 
 
 def _is_time(text: Any) -> bool:
-    """Callers can put anything into the headers. Unless it is a time, the TTL is not shortened."""
+    """Whether this is a time; a header can hold anything. If not, the TTL or delay is kept."""
     try:
         return bool(text and isoparse(text))
     except (TypeError, ValueError):
@@ -192,15 +192,15 @@ def _is_time(text: Any) -> bool:
 
 
 def _ttl_left(message: Message, waited: float) -> str:
-    """The TTL less the row's wait, which the database measured: the clock here may be wrong."""
+    """The TTL minus the wait, which the database measured: this machine's clock may be wrong."""
     return str(max(0, int(int(message.properties["expiration"]) - waited * 1000)))
 
 
 def _delayed_key(message: Message, waited: float) -> str:
     """Celery's delay is a binary number in front of the routing key: subtract the wait from it.
 
-    Never longer than what Celery computed, and rounded, so that a delay of whole seconds does not
-    lose one to the few milliseconds that the row waited.
+    The result is never longer than what Celery computed. It is rounded, so that the few
+    milliseconds that a row usually waits do not take a whole second off the delay.
     """
     found = _DELAYED.match(message.exchange)
     if found is None:
@@ -208,5 +208,5 @@ def _delayed_key(message: Message, waited: float) -> str:
     width = int(found[1]) + 1
     bits, key = message.routing_key[: 2 * width], message.routing_key[2 * width :]
     delay = int(bits.replace(".", ""), 2)
-    left = min(delay, max(0, int(delay - waited + 0.5)))
-    return ".".join(f"{left:0{width}b}") + f".{key}"
+    remaining = min(delay, max(0, int(delay - waited + 0.5)))
+    return ".".join(f"{remaining:0{width}b}") + f".{key}"

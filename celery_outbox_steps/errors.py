@@ -1,18 +1,18 @@
 """Every error that this package raises, under one base class.
 
-Messages name the fix. What a broker or a database raises stays what it is and is only classified
-(see `celery_outbox_steps.classify`).
+Their messages name the fix. Exceptions of a broker or a database keep their class;
+`celery_outbox_steps.classify` only decides what they are about.
 """
 
 from __future__ import annotations
 
 
 class OutboxError(Exception):
-    """Base class of everything that the outbox raises by itself."""
+    """Base class of every exception that the outbox itself raises."""
 
 
 class ConfigurationError(OutboxError, ValueError):
-    """A setting or flag has a value that can't work."""
+    """A setting or flag is unknown, or has a value that can't work."""
 
 
 class StoreError(OutboxError):
@@ -20,7 +20,7 @@ class StoreError(OutboxError):
 
 
 class StoreNotReady(StoreError):
-    """The database is not set up for an outbox. Waiting does not help; the text says what does."""
+    """The database is not set up for an outbox. Waiting does not help; the text names the fix."""
 
 
 class EnvelopeError(OutboxError, ValueError):
@@ -28,13 +28,13 @@ class EnvelopeError(OutboxError, ValueError):
 
 
 class Outage(OutboxError):
-    """The broker can't be reached, or takes no messages from anybody. No message is to blame."""
+    """The broker can't be reached, or accepts no messages at all. No message is the cause."""
 
 
 class Interrupted(Outage):
-    """The connection broke, or the broker fell silent, while messages were on their way.
+    """The connection broke, or the broker stopped answering, while messages were being sent.
 
-    What became of them is unknown, and one of them may be the cause.
+    It is unknown whether they arrived, and one of them may be the cause.
     """
 
 
@@ -43,31 +43,31 @@ class Unroutable(OutboxError):
 
 
 class Nacked(OutboxError):
-    """The broker refused to take responsibility for the message."""
+    """The broker refused responsibility for the message (basic.nack)."""
 
 
 class ConfirmTimeout(OutboxError, TimeoutError):
-    """The broker took the message but did not confirm it within `send_timeout`."""
+    """The message was sent, but the broker did not confirm it within `send_timeout`."""
 
 
 def describe(error: BaseException, limit: int = 1000) -> str:
     """Class and message as one line that every database can store: no NUL, no lone surrogate."""
-    text = _named(error)
+    text = _class_and_message(error)
     if error.__cause__ is not None:
-        text += f" ({_named(error.__cause__)})"
+        text += f" ({_class_and_message(error.__cause__)})"
     text = printable(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def printable(text: str) -> str:
-    """One line that can't forge another one: control characters and lone surrogates escaped."""
+    """The text with control characters and lone surrogates escaped: it can't forge a log line."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
-def _named(error: BaseException) -> str:
+def _class_and_message(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception as exc:  # noqa: BLE001  a library's __str__; the row must be settled anyway
+    except Exception as exc:  # noqa: BLE001  __str__ is a library's; the row must be settled anyway
         return f"{type(error).__name__}: (no message: {type(exc).__name__})"

@@ -1,8 +1,8 @@
 """The values that travel from row to broker and back: data, no behaviour.
 
-A Store hands out `ClaimedMessage`s, the envelope opens each into a `Message`, a publisher answers
-every one of them with a `Receipt`, and the relay turns receipts into `Outcome`s for the Store to
-settle. Nothing here knows a database, a broker or a clock.
+A Store returns `ClaimedMessage`s, the envelope turns each into a `Message`, a publisher answers
+each with a `Receipt`, and the relay turns receipts into `Outcome`s, which the Store settles.
+Nothing here depends on a database, a broker or a clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class CallerContext(NamedTuple):
-    """What surrounded a call and is kept with its row. Field names are column names."""
+    """The context of a call that is stored with its row. Field names are column names."""
 
     sentry_trace_id: str | None = None
     sentry_baggage: str | None = None
@@ -23,7 +23,7 @@ NO_CONTEXT = CallerContext()
 
 
 class ClaimedMessage(NamedTuple):
-    """One row, leased to this relay. Its texts are the envelope's: unparsed, untrusted."""
+    """One row, leased to this relay. Its texts are not parsed yet, and not trusted."""
 
     id: int
     task_id: str
@@ -42,18 +42,18 @@ class ClaimedMessage(NamedTuple):
     attempted: bool = False
     """An earlier attempt was made, and failed or was interrupted."""
     orphaned: bool = False
-    """The row was still leased to another relay, whose lease ran out."""
+    """Another relay held the row until its lease expired. Stays true while it is only deferred."""
     oversized: bool = False
-    """The contents alone exceed what a claim may bring. `Store.begin_attempt()` loads them."""
+    """The contents exceed the size limit of a claim. `Store.begin_attempt()` loads them."""
 
     @property
     def may_kill(self) -> bool:
-        """Whether it may have killed a relay, or may by its size."""
+        """Whether it may have killed a relay, or may kill one by its size."""
         return self.orphaned or self.oversized
 
     @property
     def has_history(self) -> bool:
-        """Whether an earlier attempt makes it a suspect, so that it shares no pipeline."""
+        """Whether it is published alone, because an attempt failed or because it may kill."""
         return self.attempted or self.may_kill
 
 
@@ -61,14 +61,14 @@ CALLER_CONTEXT = slice(
     ClaimedMessage._fields.index(CallerContext._fields[0]),
     ClaimedMessage._fields.index(CallerContext._fields[-1]) + 1,
 )
-"""Where a claimed row has the fields of `CallerContext`."""
+"""The positions of `CallerContext`'s fields in a `ClaimedMessage`."""
 CONTENTS = ("args", "kwargs", "options", "payload")
 """The fields that hold the message, and that may be large."""
 
 
 @dataclass(slots=True)
 class Message:
-    """What is handed to the broker: exactly what Celery would have handed to it."""
+    """What is sent to the broker: exactly what Celery would have sent."""
 
     body: bytes
     content_type: str
@@ -83,19 +83,19 @@ class Message:
     declare: tuple[Any, ...] = ()
     """kombu entities that must exist before this message is published."""
     event: Message | None = None
-    """The `task-sent` event that goes out after the message did (`task_send_sent_event`)."""
+    """The `task-sent` event, which is sent after the message (`task_send_sent_event`)."""
 
 
 class Receipt(NamedTuple):
-    """A publisher's answer for one message: the broker has it (`error is None`), or why not."""
+    """A publisher's answer for one message: its error, or None if the broker accepted it."""
 
     position: int
-    """Where the message stands in the sequence that was given to the publisher."""
+    """The index of the message in the sequence that was given to the publisher."""
     error: Exception | None = None
 
 
 class Published(NamedTuple):
-    """The broker took responsibility for the message."""
+    """The broker has accepted responsibility for the message."""
 
     message: ClaimedMessage
 
@@ -109,16 +109,16 @@ class Retry(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """This message can't be published, now or ever: to the dead letters."""
+    """This message is not tried again: it becomes a dead letter."""
 
     message: ClaimedMessage
     error: str
     attempts: int
-    """How many attempts failed, this one included."""
+    """The number of failed attempts, including this one."""
 
 
 class Deferred(NamedTuple):
-    """The broker or its queue was away, which is not this message's fault: again after `delay`."""
+    """The broker or the queue was unavailable: again after `delay` seconds, no retry spent."""
 
     message: ClaimedMessage
     error: str
@@ -144,5 +144,5 @@ class BatchResult:
     full: bool = False
     """The claim reached its limit, so more rows are probably waiting."""
     outage: str = ""
-    """Why the broker counts as away, if it does."""
+    """Why the broker counts as unavailable; empty if it does not."""
     duration: float = field(default=0.0, compare=False)

@@ -1,7 +1,7 @@
 """The operations behind the commands and the purge task: status, drain, replay and purge.
 
-Work on any Store, in chunks, and report their progress to a callback. Nothing here prints or
-parses; see `cli.py` for that, and `celery_outbox_steps.store` for what a Store offers.
+They work on any Store, in chunks, and report their progress to a callback. Nothing here prints or
+parses: `cli.py` does. The next step of the path is `celery_outbox_steps.store.OperatorStore`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def no_progress(_: int) -> None:
 
 
 def status(app: Any, top: int = 10) -> list[dict[str, Any]]:
-    """The numbers of each database's outbox."""
+    """The statistics of each database's outbox."""
     found = []
     for store in load_stores(app):
         with _closing(store):
@@ -58,7 +58,7 @@ def drain(app: Any, progress: Progress = no_progress) -> BatchResult:
 def replay(
     app: Any, which: DeadLetters, progress: Progress = no_progress, limit: int | None = None
 ) -> int:
-    """Move dead letters back into the outbox. Those that die again meanwhile are not repeated."""
+    """Move dead letters back into the outbox; one that dies again meanwhile is not moved again."""
     total = 0
     for store in load_stores(app):
         with _closing(store):
@@ -72,7 +72,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
-    """What a purge deletes. None: nothing of that kind."""
+    """What a purge deletes. None means: nothing of that kind."""
 
     published_older_than: float | None = None
     dead_letters: DeadLetters | None = None
@@ -88,7 +88,7 @@ def purge_plan(
     dead_older_than: float | None = None,
     task_name: str | None = None,
 ) -> PurgePlan:
-    """The plan. An age that is not given comes from the settings `retention`, `dlq_retention`."""
+    """The plan; an age that is not given comes from the setting `retention` or `dlq_retention`."""
     published = _given_or_set(app, published_older_than, "retention")
     dead = _given_or_set(app, dead_older_than, "dlq_retention")
     return PurgePlan(
@@ -97,7 +97,7 @@ def purge_plan(
 
 
 def purge(app: Any, plan: PurgePlan, progress: Progress = no_progress) -> dict[str, int]:
-    """Delete what the plan names, in chunks; how many rows of each kind."""
+    """Delete what the plan names, in chunks. Returns the number of rows of each kind."""
     return {
         "published": _in_chunks(app, partial(_purge_published, plan), progress),
         "dead_letters": _in_chunks(app, partial(_purge_dead_letters, plan), progress),

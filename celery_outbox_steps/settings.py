@@ -1,8 +1,8 @@
 """Every setting and flag of the product, in one table, and the relay's frozen view of it.
 
-`SETTINGS` is the only place that knows names, defaults, units and what values can work: the worker
-flags, Django's system checks and the reference docs are made from it. A flag beats a setting.
-`RelayConfig` is what the relay runs with; it is built once, at worker start, or not at all.
+`SETTINGS` is the only place for names, defaults, units and valid values: the worker flags, Django's
+system checks and the reference docs are made from it. A flag overrides a setting. `RelayConfig` is
+what the relay runs with; it is built once, at worker start, and invalid values stop the worker.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Setting:
         return f"--outbox-{self.name.replace('_', '-')}"
 
     def parse(self, value: Any, called: str | None = None) -> Any:
-        """The value in its final type, or a `ConfigurationError` that says what would work."""
+        """The value in its final type, or a `ConfigurationError` that says what is allowed."""
         try:
             return self.kind.parse(value)
         except ValueError:
@@ -68,16 +68,16 @@ class Setting:
             ) from None
 
     def load(self, value: Any) -> Any:
-        """As `parse`, and a dotted path is replaced by what it names."""
+        """Like `parse`, but a dotted path is replaced by the object that it names."""
         value, can_name = self.parse(value), self.kind.can_name
         if can_name is None or not isinstance(value, str):
             return value
         try:
             found = symbol_by_name(self.aliases.get(value, value))
-        except Exception as exc:  # users' code is imported, and may raise anything
+        except Exception as exc:  # the project's code is imported, and may raise anything
             raise self._unusable(value, f"can't be imported: {exc}") from exc
         if not can_name(found):
-            raise self._unusable(value, f"names {found!r}, which is not of the right kind")
+            raise self._unusable(value, f"names {found!r}, which is of the wrong type")
         return found
 
     def _unusable(self, path: str, why: str) -> ConfigurationError:
@@ -278,47 +278,47 @@ def read(conf: Mapping[str, Any], name: str) -> Any:
 
 
 def load(conf: Mapping[str, Any], name: str) -> Any:
-    """As `read`; where the setting is a dotted path, what it names."""
+    """Like `read`, but a dotted path is replaced by the object that it names."""
     setting = BY_NAME[name]
     return setting.load(conf.get(setting.conf_name, setting.default))
 
 
 def validate(conf: Mapping[str, Any]) -> None:
-    """Refuse every setting that can't work, also those that only calls or commands read."""
+    """Refuse invalid settings, including those that only task calls or commands read."""
     refuse_unknown(conf)
     for setting in SETTINGS:
         load(conf, setting.name)
 
 
 def unknown(names: Iterable[Any]) -> list[str]:
-    """Names of a Celery configuration that look like ours and are not, as Django spells them."""
+    """Names that look like settings of the outbox and are not, in Django's spelling."""
     spelled = {str(name).upper().removeprefix("CELERY_") for name in names}
     known = {setting.conf_name.upper() for setting in SETTINGS}
     return sorted(f"CELERY_{name}" for name in spelled - known if name.startswith("OUTBOX_"))
 
 
 def refuse_unknown(names: Iterable[Any]) -> None:
-    """A misspelled setting would be ignored in silence; better not to start."""
+    """Refuse a misspelled setting, which would otherwise be ignored silently."""
     for name in unknown(names):
         raise ConfigurationError(f"{name} is not a setting of the outbox. {meant_by(name)}")
 
 
 def meant_by(name: str) -> str:
-    """What to tell the reader of an unknown name."""
+    """The hint in an error about an unknown name."""
     known = nearest(name)
     return f"Did you mean {known}?" if known else "The reference lists all settings."
 
 
 def nearest(name: str) -> str | None:
     """The known setting that an unknown `CELERY_OUTBOX_*` name was probably meant to be."""
-    # Without the prefix, which would make everything look alike.
+    # Without the prefix, which would make all names similar.
     known = {setting.name.upper(): setting.django_name for setting in SETTINGS}
     own = name.removeprefix("CELERY_OUTBOX_")
     return next((known[each] for each in difflib.get_close_matches(own, known, 1, 0.5)), None)
 
 
 def _default(name: str) -> Any:
-    """The default of a setting, which stands in the table and only there."""
+    """The default of a setting. Only the table above holds it."""
     return BY_NAME[name].default
 
 
@@ -341,7 +341,7 @@ class RelayConfig:
 
     @classmethod
     def from_app(cls, app: Any) -> RelayConfig:
-        """The app's settings, validated; a worker's flags are among them by now."""
+        """The app's settings, validated. In a worker, its flags have been written into them."""
         return cls(**{field.name: read(app.conf, field.name) for field in fields(cls)})
 
     def __post_init__(self) -> None:

@@ -1,10 +1,9 @@
-"""The Store: where rows live, and the contract that every implementation keeps.
+"""The Store: one outbox table, and the contract that every implementation keeps.
 
-The invariant behind every write: **a row belongs to the relay whose id stands in `claimed_by`
-until `claimed_until`, by the database's clock, and to no other.** All writes of a relay are fenced
-with its id, so one that comes late changes nothing; only what the broker has is settled also where
-the claim was forgotten or given back. A relay takes a `RelayStore`, a command an `OperatorStore`.
-Every implementation passes the suite `celery_outbox_steps.testing.contract`.
+The invariant behind every write: **until `claimed_until`, by the database's clock, a row belongs to
+the relay whose id is in `claimed_by`, and to no other.** A relay's writes are fenced with its id: a
+late write changes nothing. One exception: a published row is settled even if its claim was lost or
+released. Every implementation passes the suite `celery_outbox_steps.testing.contract`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
 
 ORPHANED = ""
-"""`claimed_by` of a row that no relay holds and that is still `orphaned`: it was only deferred."""
+"""The `claimed_by` of an orphaned row that was deferred: no relay holds it; it stays orphaned."""
 INTERRUPTED = "the relay ended while it published this message"
-"""The `last_error` of an attempt that was begun and that has no outcome."""
+"""The `last_error` of an attempt that was begun and has no outcome yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The three numbers behind the gauges. Counts are capped, so that sampling stays cheap."""
+    """The values of the three gauges. Counts are capped, so that sampling stays cheap."""
 
     depth: int
     dead_letters: int
@@ -48,7 +47,7 @@ class Stats:
     """Published rows that are kept (retention)."""
     oldest_pending_seconds: float
     capped: bool
-    """True where a count stopped at its cap: read it as "at least"."""
+    """Whether a count stopped at its cap: read the counts as "at least"."""
     relays: tuple[dict[str, Any], ...] = field(default=())
     """The relays that hold rows: relay, rows, seconds left of the lease."""
     top_failing: tuple[dict[str, Any], ...] = field(default=())
@@ -67,7 +66,7 @@ class DeadLetters:
 
 
 class RelayStore(Protocol):
-    """What a relay needs of one outbox table. Never shared between a process and its fork.
+    """What a relay needs from one outbox table. Never shared between a process and its fork.
 
     Used by one thread at a time; `wake()` may be called from any.
     """
@@ -85,7 +84,7 @@ class RelayStore(Protocol):
         """Whether the driver would block all greenlets of a gevent or eventlet worker."""
 
     def check(self) -> None:
-        """Raise `StoreNotReady`, naming the fix, where the relay can never work (no table)."""
+        """Raise `StoreNotReady`, naming the fix, if the relay can never work (no table)."""
 
     def claim(
         self,
@@ -98,31 +97,31 @@ class RelayStore(Protocol):
     ) -> list[ClaimedMessage]:
         """Lease up to `limit` due rows to `relay_id` for `lease` seconds, oldest due first.
 
-        As many as fit into `max_bytes` together, and at least one: a row that alone exceeds it
-        comes alone, `oversized` and without its contents. Rows of a schema version that this
-        package does not know are left alone. Costs O(limit), whatever else the table holds. Two
-        claims never return the same row while a lease lasts; with `adopt` the rows that
-        `relay_id` holds itself count as free, which is for a relay that has none in hand.
+        Returns as many as fit into `max_bytes` together, and at least one: a row that exceeds it
+        by itself is returned alone, `oversized` and without its contents. Rows of an unknown schema
+        version are not claimed. Costs O(limit), whatever else the table holds. Two claims never
+        return the same row while a lease lasts. With `adopt`, rows that `relay_id` itself holds
+        count as free: for a relay that is working on none.
         """
 
     def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
-        """Count an attempt before it is made, so that the row remembers it if the relay dies.
+        """Count an attempt before it is made, so that it stays counted if the relay dies.
 
-        Returns the message with its contents, and with its `retries` as they were before; None if
-        the relay does not hold the row any more. May be repeated. A settle overwrites the count.
+        Returns the message with its contents and with its previous `retries`; None if the relay no
+        longer holds the row. May be repeated. A settle overwrites the count.
         """
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
         """Write the outcomes of claimed rows, all or nothing. Returns how many were fenced off.
 
-        Fenced off are rows that the relay does not hold, and `Published` ones that another relay
-        holds. The retries are counted from those of the message, not from those of the row. A
-        `Deferred` row stays orphaned if it was. May be repeated after an error of unknown effect:
-        what was settled is not settled twice.
+        Rows that the relay does not hold are fenced off; `Published` ones only if another relay
+        holds them or they are gone. Retries are counted from those of the message, not from those
+        of the row. A `Deferred` row stays orphaned if it was. May be repeated after an error of
+        unknown effect: no outcome is applied twice.
         """
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
-        """Give claimed rows back, due at once, retries untouched. Returns how many it held."""
+        """Release claimed rows: due at once, retries unchanged. Returns how many it held."""
 
     def wait(self, timeout: float) -> bool:
         """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass."""
@@ -131,24 +130,24 @@ class RelayStore(Protocol):
         """End a `wait()` early. Callable from any thread, and from a signal handler."""
 
     def sample(self) -> Sample:
-        """The gauges, cheaply."""
+        """The values of the gauges, from cheap queries."""
 
     def close(self) -> None:
         """Close the connection. The next use opens it again."""
 
 
 class OperatorStore(Protocol):
-    """What operators need of one outbox table: commands, the admin, the purge task."""
+    """What operators need from one outbox table: commands, the admin, the purge task."""
 
     @property
     def name(self) -> str:
         """Its name in logs and commands: the database alias."""
 
     def check(self) -> None:
-        """Raise `StoreNotReady`, naming the fix, where the tables can't be used."""
+        """Raise `StoreNotReady`, naming the fix, if the tables can't be used."""
 
     def stats(self, top: int = 10) -> Stats:
-        """Everything that `status` shows. Too expensive to be called for each batch."""
+        """Everything that `status` shows. Too expensive to call for each batch."""
 
     def count_dead_letters(self, which: DeadLetters) -> int:
         """How many dead letters are selected."""
@@ -174,7 +173,7 @@ class Store(RelayStore, OperatorStore, Protocol):
 
 
 def how_many_fit(sizes: Iterable[int], max_bytes: int) -> int:
-    """How many rows of these sizes a claim takes: what fits together, and at least one."""
+    """How many rows of these sizes a claim returns: as many as fit together, and at least one."""
     total = count = 0
     for size in sizes:
         total += size

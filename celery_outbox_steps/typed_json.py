@@ -1,7 +1,7 @@
-"""JSON that keeps bytes, datetimes and decimals: AMQP has types of its own for these three.
+"""JSON that keeps bytes, datetimes and decimals: AMQP has its own types for these three.
 
-Other values are written as kombu's JSON writes them. `loads` answers with a dictionary or raises:
-the text comes from a row, and is not trusted.
+Other values are written as kombu's JSON writes them. `loads` returns a dictionary or raises: the
+text comes from a row and is not trusted. Used by `envelope` and `entities`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TYPE = "\x00"
-"""The key that marks a value with a type. No sane header has it."""
+"""The key that marks a value with a type: a NUL character, which no real header has as a key."""
 _IN_TEXT = '"\\u0000"'
 
 _FROM_TEXT: dict[str, Callable[[str], Any]] = {
@@ -31,7 +31,7 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 
 
 def loads(text: str) -> dict[str, Any]:
-    """The fields of a text. `EnvelopeError` if it is another kind of JSON."""
+    """The fields of a text. Raises `EnvelopeError` if it is not a JSON object."""
     fields = json.loads(text, object_hook=_without_type if _IN_TEXT in text else None)
     if not isinstance(fields, dict):
         raise EnvelopeError("options must be an object")

@@ -1,7 +1,7 @@
 """Wake-ups within a process: storing a row wakes the relay that runs in the same process.
 
 Relays register under the name of their Store (the database alias); the enqueue side calls `wake`
-after the commit. In a process without a relay that is a dictionary look-up.
+after the commit. In a process without a relay, `wake` is one dictionary lookup.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What can happen in a relay, and the one place where that becomes log lines and counters.
+"""The events of a relay, and the one place where they become log lines and counters.
 
-The relay's service reports here and knows nothing of logging or vendors. The journal passes results
-on to the recorders. Log lines say what happens next; `celery_outbox_steps.observe.log` has the
-table of them. Payloads never appear. An idle relay is silent.
+The relay's service reports here and does not deal with logging or vendors. The journal passes
+results on to the recorders. Log lines say what happens next; `celery_outbox_steps.observe.log` has
+the table of them. Payloads are never logged. An idle relay logs nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from celery_outbox_steps.store import Sample
 
 RATE_WINDOW = 60.0
-QUIET = 600.0
-"""Seconds until an error that came, went and comes again is news again."""
+REPORT_AGAIN_AFTER = 600.0
+"""Seconds after which an error that recurs is reported as a new one."""
 
 
 class Journal:
@@ -34,7 +34,7 @@ class Journal:
         self._fields: dict[str, Any] = {"database": database, "relay": relay_id}
         self._recorders = recorders
         self._reported: dict[tuple[Any, ...], float] = {}
-        self._away = False
+        self._in_outage = False
         self._published: deque[tuple[float, int]] = deque()
         self.counters: Counter[str] = Counter()
         self.last_error: str | None = None
@@ -53,7 +53,7 @@ class Journal:
         self._event("celery_outbox_relay_resumed")
 
     def batch(self, result: BatchResult) -> None:
-        """Everything that one tick did."""
+        """Count and log what one tick did."""
         if not result.claimed:
             return
         self._count(result)
@@ -69,29 +69,29 @@ class Journal:
         self._recorders.report_sample(self._database, sample)
 
     def failed(self, error: BaseException, failures: int, pause: float) -> None:
-        """The loop itself failed: the database is away, or there is a bug to be found."""
+        """The loop itself failed: the database is down, or there is a bug."""
         self.counters["errors"] += 1
         self.last_error = describe(error)
-        news = self._is_news(error, failures)
-        if news:
+        is_new = self._is_new(error, failures)
+        if is_new:
             self._recorders.report_error(error, ERROR_LOGGER, self._fields)
         self._event(
             "celery_outbox_relay_error",
             self.last_error,
             pause,
-            level=logging.ERROR if news else logging.WARNING,
-            exc_info=error if news and not isinstance(error, StoreError) else None,
+            level=logging.ERROR if is_new else logging.WARNING,
+            exc_info=error if is_new and not isinstance(error, StoreError) else None,
             failures=failures,
             pause=pause,
         )
 
     def recovered(self, failures: int) -> None:
-        since = monotonic() - QUIET
+        since = monotonic() - REPORT_AGAIN_AFTER
         self._reported = {kind: at for kind, at in self._reported.items() if at > since}
         self._event("celery_outbox_relay_recovered", failures=failures)
 
     def liveness_failed(self, error: Exception) -> None:
-        """Said once: a full disk must not fill the log as well."""
+        """Logged once: a full disk must not fill the log as well."""
         if not self.counters["liveness_errors"]:
             self._event("celery_outbox_liveness_failed", str(error))
         self.counters["liveness_errors"] += 1
@@ -122,8 +122,8 @@ class Journal:
         while self._published and self._published[0][0] < oldest:
             self._published.popleft()
 
-    def _is_news(self, error: BaseException, failures: int) -> bool:
-        """Not a database that is just restarting, and not the same error once per tick."""
+    def _is_new(self, error: BaseException, failures: int) -> bool:
+        """Whether to report it: not while a database restarts, nor the same error in each tick."""
         if isinstance(error, StoreError) and failures == 1:
             return False
         kind = (type(error), _location(error))
@@ -133,18 +133,18 @@ class Journal:
         return True
 
     def _note_outage(self, result: BatchResult) -> None:
-        """Said when the broker goes and when it comes back, not for each batch in between."""
-        if result.outage and not self._away:
+        """Log the beginning and the end of an outage, not each batch in between."""
+        if result.outage and not self._in_outage:
             self._event("celery_outbox_broker_unavailable", result.outage, rows=result.deferred)
-        elif self._away and result.published and not result.outage:
+        elif self._in_outage and result.published and not result.outage:
             self._event("celery_outbox_broker_recovered")
         if result.outage:
-            self.last_error, self._away = result.outage, True
+            self.last_error, self._in_outage = result.outage, True
         elif result.published:
-            self._away = False
+            self._in_outage = False
 
     def _note_failure(self, outcome: Retry | Dead) -> None:
-        """In the context of the caller, so that its request id stands in the line."""
+        """Log a failure in the caller's context, so that the line has the caller's request id."""
         message, self.last_error = outcome.message, outcome.error
         fields: dict[str, Any] = {
             "task_id": message.task_id,
@@ -165,7 +165,7 @@ class Journal:
 
 
 def _attempts(outcome: Retry | Dead) -> int:
-    """How many attempts have failed, this one included."""
+    """The number of failed attempts, including this one."""
     return outcome.attempts if isinstance(outcome, Dead) else outcome.message.retries + 1
 
 

@@ -1,8 +1,8 @@
 """Every log event of both packages in one table, and the one function that logs them.
 
-The event's name begins the message's template, because tools group lines by that, and stands in the
-record's `event`; the fields are attributes of the record. Text that comes from outside can't forge
-a second line. Arguments of tasks never appear. The reference page is generated from `EVENTS`.
+An event's name is the beginning of its message template, because tools group lines by template, and
+the record's attribute `event`; its fields are attributes too. Text from outside can't forge a
+second line. Task arguments are never logged. The reference page is generated from `EVENTS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from celery_outbox_steps.errors import printable
 
 LOGGER = "celery_outbox"
 ERROR_LOGGER = "celery_outbox.relay"
-"""Of its own, because Sentry gets these errors as exceptions and not as log lines."""
+"""A separate logger, because Sentry gets these errors as exceptions and not as log lines."""
 
 
 class Event(NamedTuple):
@@ -23,12 +23,12 @@ class Event(NamedTuple):
 
     level: int
     text: str
-    """A template for the arguments of `log()`; the name of the event goes in front of it."""
+    """A template for the arguments of `log()`; the event's name is put in front of it."""
     meaning: str
     """What happened and what happens next, for the reference."""
     fields: tuple[str, ...] = ()
     also: int | None = None
-    """A second level that it may have."""
+    """A second level that it may be logged at."""
     logger: str = LOGGER
 
 
@@ -36,7 +36,7 @@ RELAY = ("database", "relay")
 """The fields that tell relays apart."""
 MESSAGE = (*RELAY, "task_id", "task_name", "retries", "error")
 
-OF_THE_RELAY = {
+RELAY_EVENTS = {
     "celery_outbox_relay_started": Event(
         INFO,
         "relaying",
@@ -93,7 +93,7 @@ OF_THE_RELAY = {
     ),
     "celery_outbox_publish_failed": Event(
         WARNING,
-        "%s[%s]: %s; again in %.0f s",
+        "%s[%s]: %s; trying again in %.0f s",
         "The broker refused this message. It is tried again in `delay` seconds.",
         (*MESSAGE, "delay"),
     ),
@@ -115,7 +115,7 @@ OF_THE_RELAY = {
     ),
     "celery_outbox_liveness_failed": Event(
         ERROR,
-        "%s; the relay goes on, its probe will fail",
+        "%s; the relay continues, but the liveness probe will fail",
         "The liveness file can't be written. Logged once. The relay continues, but the liveness "
         "probe will fail.",
         RELAY,
@@ -134,17 +134,17 @@ OF_THE_RELAY = {
     ),
     "celery_outbox_other_channel_closed": Event(
         DEBUG,
-        "not one of the relay's; publishing goes on",
+        "it was not one of the relay's; publishing continues",
         "The broker closed a channel of the same connection that is not the relay's. Publishing "
         "continues.",
     ),
 }
 
-OF_THE_CALLER = {
+CALLER_EVENTS = {
     "celery_outbox_not_in_transaction": Event(
         WARNING,
-        "%s was called outside of a transaction on database %r. It is stored durably, but not "
-        "together with your data. Said once per task name.",
+        "%s was called outside a transaction on database %r. It is stored durably, but not "
+        "together with your data. Logged once per task name.",
         "A task was called outside a transaction. The call is stored durably, but not together "
         "with your data: wrap it in `transaction.atomic()`. Logged once per task name.",
         ("task_name", "database"),
@@ -163,10 +163,10 @@ OF_THE_CALLER = {
     ),
 }
 
-OF_BOTH = {
+COMMON_EVENTS = {
     "celery_outbox_metrics_failed": Event(
         ERROR,
-        "the sink raised %s; further errors of it are not logged",
+        "the sink raised %s; its further errors are not logged",
         "Your metrics sink raised an exception. Logged once; the sink is called again for the "
         "next batch.",
     ),
@@ -178,7 +178,7 @@ OF_BOTH = {
     ),
 }
 
-OF_THE_PURGE = {
+PURGE_EVENTS = {
     "celery_outbox_nothing_to_purge": Event(
         WARNING,
         "set CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION, or give the task an age",
@@ -188,10 +188,10 @@ OF_THE_PURGE = {
 }
 
 SECTIONS = {
-    "The relay": OF_THE_RELAY,
-    "The caller": OF_THE_CALLER,
-    "Both": OF_BOTH,
-    "The purge task": OF_THE_PURGE,
+    "The relay": RELAY_EVENTS,
+    "The caller": CALLER_EVENTS,
+    "Both": COMMON_EVENTS,
+    "The purge task": PURGE_EVENTS,
 }
 EVENTS = {name: event for section in SECTIONS.values() for name, event in section.items()}
 
@@ -204,7 +204,7 @@ def log(
     exc_info: BaseException | bool | None = None,
     **fields: Any,
 ) -> None:
-    """Log one event; `args` fill its template. A name that is not in the table is a KeyError."""
+    """Log one event; `args` fill its template. Raises KeyError if the table has no such name."""
     event = EVENTS[name]
     logging.getLogger(event.logger).log(
         event.level if level is None else level,

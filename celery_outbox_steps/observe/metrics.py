@@ -1,8 +1,9 @@
-"""Metrics leave through one small sink; who receives them is the sink's business.
+"""Metrics go to a sink: a small interface that a vendor's client or the project implements.
 
 `CELERY_OUTBOX_METRICS` names a callable that takes the Celery app and returns a `Sink`, or None for
 no metrics; "datadog" is short for ours. `Metrics` is the recorder that measures. Its `Meter` adds
-up, decides about the task-name tag and catches what the sink raises: metrics can't hurt a message.
+up counters, chooses the task-name tag and catches what the sink raises, so that an error in metrics
+never affects a message.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OTHER = "other"
 """The `task_name` of tasks that are not on the allow-list."""
 
 SETTINGS = ("metrics", "metrics_task_names")
-"""What a meter depends on."""
+"""The settings that a meter depends on."""
 
 
 class Metric(NamedTuple):
@@ -41,13 +42,13 @@ class Metric(NamedTuple):
 MESSAGE_TAGS = ("database", "task_name")
 METRICS = {
     "messages.enqueued": Metric("counter", MESSAGE_TAGS, "Calls stored, counted at the commit."),
-    "messages.published": Metric("counter", MESSAGE_TAGS, "Messages that the broker took."),
+    "messages.published": Metric("counter", MESSAGE_TAGS, "Messages that the broker accepted."),
     "messages.failed": Metric("counter", MESSAGE_TAGS, "Failed attempts; a retry follows."),
     "messages.exceeded": Metric("counter", MESSAGE_TAGS, "Messages that became dead letters."),
     "messages.deferred": Metric(
         "counter",
         MESSAGE_TAGS,
-        "Messages put back because the broker or their queue was away; no retry spent.",
+        "Messages put back because the broker or their queue was down; no retry spent.",
     ),
     "messages.fenced": Metric(
         "counter", ("database",), "Rows lost to another relay before they were settled."
@@ -89,7 +90,7 @@ METRIC_OF = {
 
 
 class Metrics(Recorder):
-    """Measures batches, samples and commits. Counters are added up: no packet per message."""
+    """Measures batches, samples and commits. Counters are added up, not sent per message."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -123,22 +124,25 @@ class Metrics(Recorder):
 
 
 class Meter:
-    """One sink, guarded. `task_names` are the names and patterns to tag, () none, None all."""
+    """One sink, whose errors are caught.
+
+    `task_names` are the names and patterns to use as tags: () for none, None for all.
+    """
 
     def __init__(self, sink: Sink, *, task_names: tuple[str, ...] | None = None) -> None:
         self._sink = sink
         self._task_names = task_names
         self._failed = False
-        self._shown = lru_cache(maxsize=1024)(self._tag_of)
+        self._cached_tag = lru_cache(maxsize=1024)(self._tag_of)
 
     def count_messages(self, counts: Mapping[tuple[str, str], int], database: str) -> None:
-        """Report counters by (metric, task name): one call of the sink per tag left."""
+        """Report counters by (metric, task name), with one call of the sink per metric and tag."""
         totals: Counter[tuple[str, str | None]] = Counter()
         for (metric, task_name), count in counts.items():
-            totals[metric, self._shown(task_name)] += count
-        for (metric, shown), total in totals.items():
+            totals[metric, self._cached_tag(task_name)] += count
+        for (metric, tag), total in totals.items():
             tags = {"database": database}
-            self.count(metric, total, tags if shown is None else {**tags, "task_name": shown})
+            self.count(metric, total, tags if tag is None else {**tags, "task_name": tag})
 
     def count(self, name: str, value: int, tags: Mapping[str, str]) -> None:
         self._call("increment", name, value, tags)
@@ -160,17 +164,17 @@ class Meter:
     def _call(self, method: str, *args: Any) -> None:
         try:
             getattr(self._sink, method)(*args)
-        except Exception as exc:  # noqa: BLE001  a sink is somebody else's code
-            self._complain(exc)
+        except Exception as exc:  # noqa: BLE001  a sink is the project's or a vendor's code
+            self._log_once(exc)
 
-    def _complain(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
             log("celery_outbox_metrics_failed", type(error).__name__, exc_info=error)
 
 
 def meter_for(app: Any) -> Meter | None:
-    """A meter on the configured sink, or None where metrics are off."""
+    """A meter for the configured sink, or None if metrics are off."""
     factory = load(app.conf, "metrics")
     sink: Sink | None = None if factory is None else factory(app)
     if sink is None:

@@ -1,7 +1,7 @@
-"""The seam between the outbox and the tools that watch it: tracing, metrics, signals.
+"""The interface between the outbox and the tools that observe it: tracing, metrics, signals.
 
-A `Recorder` implements the hooks that it needs; `Recorders` calls them and is all that enqueue and
-relay know. It guards them: an error of a recorder never hurts a message. A hook that no recorder
+A `Recorder` implements the hooks that it needs; `Recorders` calls them, and is all that enqueue and
+relay use. It catches their errors: a recorder never affects a message. A hook that no recorder
 implements, or whose library is not loaded, is not called. Vendors are in
 `celery_outbox_steps.observe.recorders`.
 """
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 Around = AbstractContextManager[Any] | None
-"""What surrounds a piece of work; None where there is nothing to do."""
+"""A context manager around a piece of work; None if there is nothing to do."""
 
 _NOTHING = nullcontext()
-_outside: ContextVar[Context | None] = ContextVar("celery_outbox_outside", default=None)
+_traced_context: ContextVar[Context | None] = ContextVar("celery_outbox_traced", default=None)
+"""While untraced work runs: the context from before it."""
 _registered: list[Recorder] = []
 
 
@@ -50,16 +51,16 @@ class Recorder:
         """Rows are committed, in the caller: how many of each task name."""
 
     def around_tick(self) -> Around:
-        """The relay talks to the database and the broker. Suppress what would be spans of its own.
+        """The relay uses the database and the broker: suppress the spans of its own work.
 
-        Code of the project that is called meanwhile runs as if outside (`traced`).
+        The project's code that is called meanwhile runs outside this context: see `traced`.
         """
 
     def around_publishing(self, rows: Sequence[ClaimedMessage]) -> Around:
         """A batch is published."""
 
     def on_opened(self, row: ClaimedMessage, message: Message) -> None:
-        """A row that has a context became a message, which may be given headers now."""
+        """A row that has a context became a message. The hook may add headers to the message."""
 
     def on_settled(self, store: RelayStore, outcomes: Sequence[Outcome]) -> None:
         """The Store has committed these outcomes."""
@@ -68,7 +69,7 @@ class Recorder:
         """A batch is done."""
 
     def on_sample(self, database: str, sample: Sample) -> None:
-        """The table was looked at. Samples are only taken if a recorder implements this hook."""
+        """The table was sampled, which happens only if a recorder implements this hook."""
 
     def around_log_line(self, row: ClaimedMessage) -> Around:
         """A log line about one message is written."""
@@ -81,7 +82,7 @@ HOOKS = tuple(name for name in vars(Recorder) if name.startswith(("on_", "around
 
 
 def register(recorder: Recorder) -> None:
-    """Have this recorder in every relay that is made from now on. Twice is as good as once."""
+    """Add a recorder to every relay that is created later. A second call changes nothing."""
     if recorder not in _registered:
         _registered.append(recorder)
 
@@ -92,14 +93,14 @@ def registered() -> tuple[Recorder, ...]:
 
 
 class Recorders:
-    """Several recorders as one. What they raise goes no further."""
+    """Several recorders as one. Their exceptions are caught here."""
 
     def __init__(self, recorders: Iterable[Recorder] = ()) -> None:
-        every = tuple(recorders)
+        recorders = tuple(recorders)
         self._hooks: dict[str, list[tuple[str, Callable[..., Any]]]] = {
             name: [
                 (each.library, getattr(each, name))
-                for each in every
+                for each in recorders
                 if getattr(type(each), name) is not getattr(Recorder, name)
             ]
             for name in HOOKS
@@ -107,17 +108,17 @@ class Recorders:
 
     @property
     def want_samples(self) -> bool:
-        """Whether it is worth the statement to take one."""
+        """Whether a recorder uses samples: otherwise none is taken, to save the statement."""
         return bool(self._hooks["on_sample"])
 
     def caller_context(self) -> CallerContext:
-        """What is to be stored of the caller's context; without it where a recorder fails."""
+        """The part of the caller's context to store; empty if a recorder fails."""
         found: dict[str, str | None] = {}
         try:
             for library, on_call in self._hooks["on_call"]:
                 if library in sys.modules:
                     found |= on_call()
-        except Exception as exc:  # noqa: BLE001  structlog's values can be any objects
+        except Exception as exc:  # noqa: BLE001  structlog's values can be of any type
             log("celery_outbox_context_failed", type(exc).__name__)
             return NO_CONTEXT
         return CallerContext(**found) if found else NO_CONTEXT
@@ -132,38 +133,38 @@ class Recorders:
         return self._around("around_log_line", row)
 
     def restore(self, row: ClaimedMessage, message: Message) -> None:
-        """Give the message what its caller's context has for it. Most rows have none: no call."""
+        """Restore the caller's context in the message. Most rows have none: no hook is called."""
         if row[CALLER_CONTEXT] != NO_CONTEXT:  # type: ignore[comparison-overlap]  # it is a slice
-            self._tell("on_opened", row, message)
+            self._call_hooks("on_opened", row, message)
 
     def run_untraced(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run work of which tracing libraries see nothing, or keep nothing."""
+        """Run work without traces of it: tracing libraries do not record it, or drop it."""
         suppressed = self._around("around_tick")
         if suppressed is _NOTHING:
             return work(*args, **kwargs)
-        token = _outside.set(copy_context())
+        token = _traced_context.set(copy_context())
         try:
             with suppressed:
                 return work(*args, **kwargs)
         finally:
-            _outside.reset(token)
+            _traced_context.reset(token)
 
     def report_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
-        self._tell("on_enqueued", database, counts)
+        self._call_hooks("on_enqueued", database, counts)
 
     def report_settled(self, store: RelayStore, outcomes: Sequence[Outcome]) -> None:
-        self._tell("on_settled", store, outcomes)
+        self._call_hooks("on_settled", store, outcomes)
 
     def report_batch(self, database: str, result: BatchResult) -> None:
-        self._tell("on_batch", database, result)
+        self._call_hooks("on_batch", database, result)
 
     def report_sample(self, database: str, sample: Sample) -> None:
-        self._tell("on_sample", database, sample)
+        self._call_hooks("on_sample", database, sample)
 
     def report_error(self, error: BaseException, logger_name: str, tags: Mapping[str, str]) -> None:
-        self._tell("on_error", error, logger_name, tags)
+        self._call_hooks("on_error", error, logger_name, tags)
 
-    def _tell(self, hook: str, *args: Any) -> None:
+    def _call_hooks(self, hook: str, *args: Any) -> None:
         for library, call in self._hooks[hook]:
             if library in sys.modules:
                 with suppress(Exception):
@@ -185,7 +186,7 @@ NO_RECORDERS = Recorders()
 
 
 class Recorded(Protocol):
-    """An object that was given its recorders."""
+    """An object with an attribute `recorders`."""
 
     recorders: Recorders
 
@@ -197,27 +198,27 @@ def untraced(method: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, 
     """Run the method with `run_untraced` of its object's recorders."""
 
     @wraps(method)
-    def quiet(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapper(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.recorders.run_untraced(method, self, *args, **kwargs)
 
-    return quiet
+    return wrapper
 
 
 def traced(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run code of the project inside untraced work, such as receivers, as if outside of it."""
-    outside = _outside.get()
-    return work(*args, **kwargs) if outside is None else outside.run(work, *args, **kwargs)
+    """Run the project's code, such as signal receivers, with its traces, even in untraced work."""
+    context = _traced_context.get()
+    return work(*args, **kwargs) if context is None else context.run(work, *args, **kwargs)
 
 
 def shared(values: Iterable[str | None]) -> str | None:
-    """The value that all have in common, None if they differ."""
+    """The value that all have in common; None if they differ."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
 
 
 @contextmanager
 def _guarded(managers: list[AbstractContextManager[Any]]) -> Iterator[None]:
-    """Enter what can be entered. Other people's tracing must not stop a call or lose a batch."""
+    """Enter the managers and ignore their errors: tracing must not stop a call or lose a batch."""
     stack = ExitStack()
     with suppress(Exception):
         for manager in managers:

@@ -1,7 +1,7 @@
-"""Publishers hand batches of messages to the broker and say for each one what became of it.
+"""Publishers send batches of messages to the broker and report the result of each message.
 
-`publisher_for(app)` picks the one that suits the app's broker; `base.Publisher` is what they all
-promise. They borrow producers from `app.producer_pool` and open no connection of their own.
+`publisher_for(app)` picks the one for the app's broker; `base.Publisher` is their contract. They
+borrow producers from `app.producer_pool` and open no connections of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Publisher", "publisher_for"]
 
 
 def publisher_for(app: Any, declare: bool = True) -> Publisher:  # noqa: FBT001  a setting
-    """The publisher for the app's write connection. No network."""
+    """The publisher for the app's write connection. Does not connect."""
     return _publisher_class(app.producer_pool.connections.connection.transport)(app, declare)
 
 

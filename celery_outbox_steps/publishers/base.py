@@ -1,7 +1,7 @@
-"""What the relay asks of a publisher: an answer for every message, or the news of an outage.
+"""The contract of a publisher: an answer for every message, or an `Outage`.
 
-A publisher reports each message's own error and raises `Outage` for everything that is not one
-message's. It never retries and never decides what an error means for a row: the relay does both.
+A publisher reports each message's own error and raises `Outage` for every other error. It never
+retries and never decides what an error means for a row: `celery_outbox_steps.relay.publish` does.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ class Publisher(Protocol):
     """Publishes batches through the app's producer pool. Used by one thread."""
 
     lazy: bool
-    """Whether a message is sent only when its receipt is asked for, so that a caller that stops
+    """Whether a message is sent only when its receipt is requested, so that a caller that stops
     iterating leaves the rest unsent. A pipeline sends everything before the first receipt."""
 
     def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
-        """Yield a receipt for each message that the broker took or refused, in any order.
+        """Yield a receipt for each message that the broker accepted or refused, in any order.
 
-        `messages` is lazy and can be iterated once; do not hold on to them. Raises `Outage` if the
-        broker can't be reached or takes nothing now, and `Interrupted` if the connection broke or
-        the broker fell silent while messages were on their way: those without a receipt may or may
-        not have arrived, and one of them may be the cause. Takes about `timeout` seconds at most; a
-        lazy publisher then stops, and a message without a receipt was not sent.
+        `messages` is lazy and can be iterated once; do not keep the messages. Raises `Outage` if
+        the broker can't be reached or accepts nothing, and `Interrupted` if the connection broke or
+        the broker stopped answering while messages were being sent: those without a receipt may or
+        may not have arrived, and one of them may be the cause. Takes about `timeout` seconds at
+        most; a lazy publisher then stops, and messages without a receipt were not sent.
         """
 
     def reachable(self, timeout: float) -> bool:
         """Whether the broker accepts a connection and answers on it. False if that is unknown.
 
-        The relay asks after a message that was on its way alone was interrupted: with the broker
+        The relay calls this after a message that was sent alone was interrupted: if the broker is
         alive, that message is the cause.
         """
 
     def close(self) -> None:
-        """Forget channels. Connections go back to the pool."""
+        """Drop the channels. Connections belong to the pool."""

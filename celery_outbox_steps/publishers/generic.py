@@ -1,6 +1,7 @@
-"""Any transport that kombu knows: one message at a time, through the public `Producer.publish`.
+"""Any transport of kombu: one message at a time, through the public `Producer.publish`.
 
-Lazy: the next message is sent when the caller asks for the next receipt. Nothing is retried here.
+Lazy: the next message is sent when the caller requests the next receipt. Nothing is retried here.
+The `task-sent` event of a message follows it; losing one never fails the message.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class GenericPublisher:
             yield from self._one_by_one(producer, messages, deadline)
 
     def reachable(self, timeout: float) -> bool:
-        """Tries to write to a directory. Other transports "connect" whatever their state."""
+        """Whether the directory of the filesystem transport is writable. For other transports this
+        is unknown (False): connecting proves nothing.
+        """
         with suppress(Outage), pooled_producer(self.app, Deadline(timeout)) as producer:
             folder = getattr(producer.channel, "data_folder_out", None)
             if folder is not None:
@@ -62,7 +65,7 @@ class GenericPublisher:
             yield Receipt(position, self._attempt(producer, message))
 
     def _attempt(self, producer: Any, message: Message) -> Exception | None:
-        """Publish one; its own error. Raises where the connection seems to be gone."""
+        """Publish one message. Returns its own error; raises if the connection seems to be lost."""
         try:
             publish_through_kombu(producer, message, declare=self.declare)
         except Exception as exc:
@@ -74,7 +77,7 @@ class GenericPublisher:
 
 
 def publish_through_kombu(producer: Any, message: Message, *, declare: bool) -> None:
-    """Publish with kombu's producer, so that the broker gets exactly the message of the row."""
+    """Publish with kombu's producer, such that the broker gets exactly the message of the row."""
     if declare:
         declare_missing(producer, message)
     properties = message.properties
@@ -96,7 +99,7 @@ def publish_through_kombu(producer: Any, message: Message, *, declare: bool) -> 
 
 
 def declare_missing(producer: Any, message: Message) -> None:
-    """Like `maybe_declare`, which binds a copy of the entity before it looks into its cache."""
+    """Like kombu's `maybe_declare`, which binds a copy of the entity before it reads its cache."""
     declared = producer.connection.declared_entities
     for entity in message.declare:
         if hash(entity) not in declared:
@@ -109,7 +112,7 @@ def send_event(producer: Any, message: Message, *, declare: bool) -> bool:
         return True
     try:
         publish_through_kombu(producer, message.event, declare=declare)
-    except Exception:  # noqa: BLE001  its message was sent, which is what counts
+    except Exception:  # noqa: BLE001  the message itself was sent, and only that matters
         log("celery_outbox_event_lost", exc_info=True)
         if not producer.connection.connected:
             discard(producer.connection)

@@ -1,7 +1,8 @@
 """Producers are borrowed from the app's own pool, for one batch and no longer.
 
-One attempt to connect (one per configured broker), bounded by the batch's deadline. A connection
-that failed goes back closed, so that its next user connects anew.
+There is one attempt to connect per configured broker, within the batch's deadline. A connection
+that failed is closed before it is returned, so that the next user reconnects. A forked child closes
+the sockets that it inherited.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Deadline:
-    """The moment at which one batch must have ended."""
+    """The time by which a batch must have ended."""
 
     def __init__(self, seconds: float) -> None:
         self._end = monotonic() + seconds
 
-    def left(self) -> float:
-        """Seconds to go; a little more than nothing once it has passed, since 0 means "at once"."""
+    def remaining(self) -> float:
+        """The remaining seconds, but never 0: as a timeout, 0 would mean "do not wait"."""
         return max(0.001, self._end - monotonic())
 
     def passed(self) -> bool:
@@ -39,10 +40,10 @@ class Deadline:
 def pooled_producer(
     app: Any, deadline: Deadline, prepare: Callable[[Any], None] | None = None
 ) -> Iterator[Any]:
-    """A connected producer; `Outage` if there is none to be had.
+    """A connected producer. Raises `Outage` if none is available.
 
-    An exception inside closes the connection before it is given back. It leaves as `Interrupted`,
-    unless the block knows better and raises `Outage` itself.
+    If the block raises, the connection is closed before it is returned to the pool. The exception
+    is raised as `Interrupted`, unless it is an `Outage` already.
     """
     connection = _acquire(app, deadline)
     try:
@@ -55,7 +56,7 @@ def pooled_producer(
             raise
         raise Interrupted(describe(exc)) from exc
     finally:
-        with suppress(Exception):  # what the broker has answered stays answered
+        with suppress(Exception):  # the broker's answers stay valid, whatever happens here
             connection.release()
 
 
@@ -66,48 +67,49 @@ def discard(connection: Any) -> None:
 
 
 def _acquire(app: Any, deadline: Deadline) -> Any:
-    # The producer pool waits without limit for one of its connections, so ask for that directly.
+    # The producer pool would wait for a connection without a limit, so acquire that directly.
     try:
-        return app.producer_pool.connections.acquire(block=True, timeout=deadline.left())
+        return app.producer_pool.connections.acquire(block=True, timeout=deadline.remaining())
     except LimitExceeded as exc:
         raise Outage(
             "every connection of the app's pool is in use; raise broker_pool_limit"
         ) from exc
-    except Exception as exc:  # such as a pool that was closed: no message's fault
+    except Exception as exc:  # such as a closed pool: not caused by a message
         raise Outage(describe(exc)) from exc
 
 
 def connect(
     connection: Any, deadline: Deadline, prepare: Callable[[Any], None] | None = None
 ) -> None:
-    """One attempt per configured broker. Whatever fails here is an `Outage`: no message was sent,
-    and a wrong transport option (a TypeError) is no message's fault either.
+    """One attempt per configured broker. Any error is an `Outage`, because no message was sent yet:
+    even a TypeError, which is a wrong transport option.
     """
-    patience = connection.connect_timeout
+    configured_timeout = connection.connect_timeout
     try:
         if prepare is not None:
             prepare(connection)
         if connection.connected:
             return
-        connection.connect_timeout = min(patience or deadline.left(), deadline.left())
+        remaining = deadline.remaining()
+        connection.connect_timeout = min(configured_timeout or remaining, remaining)
         connection.ensure_connection(
             max_retries=max(0, len(connection.alt or ()) - 1),
             interval_start=0,
             interval_step=0,
-            timeout=deadline.left(),
+            timeout=deadline.remaining(),
             reraise_as_library_errors=False,
         )
     except Exception as exc:
         raise Outage(describe(exc)) from exc
     finally:
-        connection.connect_timeout = patience
+        connection.connect_timeout = configured_timeout
 
 
 _shielded: WeakSet[Any] = WeakSet()
 
 
 shield = _shielded.add
-"""Keep the parent's kombu connection alive when a child is forked."""
+"""Make forked children close their copy of a kombu connection, so that the parent's stays alive."""
 
 
 def _close_inherited_sockets() -> None:

@@ -1,7 +1,7 @@
-"""Redis: one pipeline per batch; one by one where kombu says that a pipeline is not safe.
+"""Redis: one pipeline per batch, or message by message if kombu says that a pipeline is not safe.
 
-A message for a queue (Celery's default) is pushed with one `LPUSH queue, message, …` per queue, so
-that Redis answers for every queue; one for an exchange goes through kombu's `Producer.batch()`
+Messages to queues (Celery's default) are pushed with one `LPUSH queue, message, …` per queue, so
+that Redis answers for each queue; messages to exchanges go through kombu's `Producer.batch()`
 (5.7), which has one answer for all. Without an answer it is unknown which messages arrived: the
 batch is interrupted, the relay sends them again, and they may arrive twice.
 """
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import Message
 
 Answers = dict[int, Exception | None]
-"""By position: the error of a message that Redis refused, None for one that it took."""
+"""By position: the error of a message that Redis refused, None for one that it accepted."""
 FLUSH_AT = 4 * 1024 * 1024
-"""Bytes of a pipeline: kombu, redis-py and Redis each hold all of it in memory."""
+"""Bytes after which a pipeline is sent: kombu, redis-py and Redis each hold all of it in memory."""
 _UNLIMITED = 1_000_000
 _to_json = JSONEncoder().encode
 
 
 class RedisPublisher(GenericPublisher):
-    """Pipelined where kombu can, one by one where it can't."""
+    """Pipelined if kombu supports it, otherwise one by one."""
 
     lazy = False
     _longest = 0.0
@@ -61,7 +61,7 @@ class RedisPublisher(GenericPublisher):
             raise outage
 
     def reachable(self, timeout: float) -> bool:
-        """It answers a PING."""
+        """Whether Redis answers a PING."""
         try:
             with self._producer(Deadline(timeout), timeout) as producer:
                 producer.channel.client.ping()
@@ -81,18 +81,18 @@ class RedisPublisher(GenericPublisher):
                     answers[position] = error
         except Interrupted as exc:
             if refuses_everything(exc):
-                # It answers, but takes no message: out of memory, or a replica by now.
+                # Redis answers, but accepts no message: it is out of memory, or a replica now.
                 raise Outage(str(exc)) from exc
             raise
 
     def _producer(self, deadline: Deadline, timeout: float) -> AbstractContextManager[Any]:
-        # The longest so far: a new bound needs a new connection.
+        # The longest timeout so far, because a new limit needs a new connection.
         self._longest = max(self._longest, timeout)
         return pooled_producer(self.app, deadline, prepare=_bound_waits(self._longest))
 
 
 class RedisBatch:
-    """One batch through one producer. Messages are not kept once they are texts: saves memory."""
+    """One batch through one producer. Serialised messages are not kept, to save memory."""
 
     def __init__(
         self, producer: Any, answers: Answers, deadline: Deadline, *, declare: bool
@@ -102,21 +102,21 @@ class RedisBatch:
         self._deadline = deadline
         self._declare = declare
         self._pushes = _Pushes(producer.channel)
-        self._others: dict[int, Message] = {}
+        self._for_kombu: dict[int, Message] = {}
         self._events: dict[int, Message] = {}
 
     def send_all(self, messages: Iterable[Message]) -> None:
         for position, message in enumerate(messages):
             self._add(position, message)
         self._pushes.flush(self._answers)
-        self._through_kombu()
+        self._send_through_kombu()
         self._send_events()
 
     def _add(self, position: int, message: Message) -> None:
         if message.event is not None:
             self._events[position] = message
         if not self._pushes.can_take(message):
-            self._others[position] = message
+            self._for_kombu[position] = message
             return
         try:
             if self._declare:
@@ -127,15 +127,15 @@ class RedisBatch:
         if self._pushes.size > FLUSH_AT:
             self._pushes.flush(self._answers)
 
-    def _through_kombu(self) -> None:
-        if not self._others:
+    def _send_through_kombu(self) -> None:
+        if not self._for_kombu:
             return
-        with self._producer.batch(max_size=_UNLIMITED):  # raises if it can't tell what arrived
-            added = [each for each in self._others.items() if self._queue_up(*each)]
+        with self._producer.batch(max_size=_UNLIMITED):  # raises if it is unknown what arrived
+            added = [each for each in self._for_kombu.items() if self._queue_up(*each)]
         self._answers.update((position, None) for position, _ in added)
 
     def _queue_up(self, position: int, message: Message) -> bool:
-        """Add one to kombu's pipeline. False if it failed."""
+        """Add a message to kombu's pipeline. False if that failed."""
         try:
             publish_through_kombu(self._producer, message, declare=self._declare)
         except Exception as exc:  # noqa: BLE001  raised again if it is not this message's failure
@@ -144,13 +144,13 @@ class RedisBatch:
         return True
 
     def _note_failure(self, position: int, error: Exception) -> None:
-        """One message's failure, unless the connection is gone or Redis takes nothing."""
+        """The message has failed, unless the connection is lost or Redis accepts nothing."""
         if concerns_connection(error, self._producer.connection.connection_errors):
             raise error
         self._answers[position] = error
 
     def _send_events(self) -> None:
-        """Until the deadline: a Redis that stops answering must not cost one wait per event."""
+        """Send until the deadline: if Redis stops answering, it must not cost a wait per event."""
         for position, message in self._events.items():
             if self._deadline.passed():
                 return
@@ -159,7 +159,7 @@ class RedisBatch:
 
 
 class _Pushes:
-    """Messages for lists, as kombu would push them, by list."""
+    """Messages to push, by Redis list, in the form in which kombu would push them."""
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
@@ -173,7 +173,7 @@ class _Pushes:
         """UUIDs as kombu makes them, but with one read of the system's randomness per batch."""
 
     def can_take(self, message: Message) -> bool:
-        # kombu renews the keys of queues that expire with every push: left to kombu.
+        # With each push kombu renews the keys of queues that expire, so these are left to kombu.
         return self._pushes_to_lists and not message.exchange and not self._expiring
 
     def add(self, index: int, message: Message) -> None:
@@ -196,14 +196,14 @@ class _Pushes:
         self.size += len(data)
 
     def _key(self, message: Message, prepared: dict[str, Any]) -> str:
-        """The list of a message; the same for all of a routing key and priority."""
-        known = message.routing_key, message.priority
-        if known not in self._keys:
-            self._keys[known] = list_name(self.channel, message.routing_key, prepared)
-        return self._keys[known]
+        """The list of a message, which depends on its routing key and priority only."""
+        route = message.routing_key, message.priority
+        if route not in self._keys:
+            self._keys[route] = list_name(self.channel, message.routing_key, prepared)
+        return self._keys[route]
 
     def flush(self, answers: Answers) -> None:
-        """Push everything. Redis answers per list; no answer at all is an exception."""
+        """Push everything. Redis answers per list; without any answer redis-py raises."""
         lists, self._lists, self.size = self._lists, defaultdict(_List), 0
         if not lists:
             return
@@ -215,7 +215,7 @@ class _Pushes:
         for entries, reply in zip(lists.values(), replies, strict=True):
             error = reply if isinstance(reply, Exception) else None
             if error is not None and (len(entries.indexes) > 1 or refuses_everything(error)):
-                failure = error  # none of them was pushed, and any of them may be the reason
+                failure = error  # none of them was pushed, and any of them may be the cause
             else:
                 answers.update(dict.fromkeys(entries.indexes, error))
         if failure is not None:
@@ -223,7 +223,7 @@ class _Pushes:
 
 
 class _List:
-    """What goes to one list of Redis, and which messages these are."""
+    """The texts for one Redis list, and the positions of their messages."""
 
     def __init__(self) -> None:
         self.indexes: list[int] = []
@@ -235,7 +235,7 @@ class _List:
 
 
 def _bound_waits(timeout: float) -> Any:
-    """kombu sets no socket timeout by default, and would wait for a silent Redis forever."""
+    """By default kombu sets no socket timeout: it would wait forever if Redis does not answer."""
 
     def prepare(connection: Any) -> None:
         options = connection.transport_options or {}

@@ -1,6 +1,6 @@
-"""The relay: one tick claims a batch, publishes it and settles it. No logging in here.
+"""The relay: one tick claims a batch, publishes it and settles it. Nothing here logs.
 
-`tick` is the whole of it: `prefetch` claims, `publish` publishes, `batch` is what they work on, and
-`policy` holds the decisions about time. The thread around it is
-`celery_outbox_steps.worker.service`.
+`tick` is the entry point: `prefetch` claims, `publish` publishes, `batch` holds the rows and their
+outcomes, and `policy` decides about time. `celery_outbox_steps.worker.service` is the thread around
+it.
 """

@@ -1,7 +1,8 @@
-"""A batch: claimed rows on their way from claim to settle, and the outcomes that they have so far.
+"""A batch: claimed rows between claim and settle, and their outcomes so far.
 
 Every row is either unsent or has exactly one outcome. A batch remembers which outcomes the Store
-has, so that writing them can be repeated after an error. It makes no decision about a row.
+has, so that writing them can be repeated after an error. It decides nothing about a row:
+`celery_outbox_steps.relay.publish` does. The next step of the path is `Store.settle`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Claimed rows that still have to be settled or given back."""
+    """Claimed rows that still have to be settled or released."""
 
     def __init__(
         self, rows: list[ClaimedMessage], claimed_at: float, lease: float, *, full: bool
@@ -29,7 +30,7 @@ class Batch:
         self.claimed_at = claimed_at
         """When the claim began, and the lease with it, by the relay's clock."""
         self.send_before = claimed_at + lease
-        """After this moment the lease may have expired: by then everything is sent and answered."""
+        """When the lease may expire: everything must be sent and answered before that."""
         self.full = full
         self.outcomes: list[Outcome] = []
         self.unsent = {row.id: row for row in rows}
@@ -37,21 +38,21 @@ class Batch:
         self.counts: Counter[type[Outcome]] = Counter()
         """The outcomes by kind."""
         self.suspects: set[int] = set()
-        """Ids of rows that were interrupted together."""
+        """Ids of rows that were interrupted together, one of which may be the cause."""
         self.outage = ""
-        """Why the broker counts as away, if it does."""
+        """Why the broker counts as unavailable; empty if it does not."""
         self.duration = 0.0
         self._fenced = 0
         self._unsettled: list[Outcome] = []
 
     @property
     def may_kill(self) -> bool:
-        """Whether a row may kill the relay. Publishing it uses the Store as well."""
+        """Whether one of the rows may kill the relay. Publishing such a row uses the Store too."""
         return any(row.may_kill for row in self.rows)
 
     @property
     def broker_answered(self) -> bool:
-        """Whether the broker is known to be alive: it took a message, or refused one."""
+        """Whether the broker is known to be alive: it accepted or refused a message."""
         return bool(self.counts[Published] or self.counts[Retry])
 
     def shares_rows_with(self, other: Batch) -> bool:
@@ -70,13 +71,13 @@ class Batch:
     def defer_suspects(self) -> None:
         """Defer the unsent rows that may break a connection or kill a relay.
 
-        Given back instead, they would look new and share a batch again.
+        If they were released, they would look new and be published together with others again.
         """
         suspects = [row for row in self.unsent.values() if row.orphaned or row.id in self.suspects]
-        self.defer(suspects, "it was in flight when a batch was interrupted", 0.0)
+        self.defer(suspects, "the message was in flight when a batch was interrupted", 0.0)
 
     def write_outcomes(self, store: RelayStore, relay_id: str, recorders: Recorders) -> None:
-        """Write the outcomes that the Store does not have yet. Repeatable until it succeeds."""
+        """Write the outcomes that the Store does not have yet. May be repeated after an error."""
         if self._unsettled:
             self._fenced += store.settle(self._unsettled, relay_id)
             settled, self._unsettled = self._unsettled, []

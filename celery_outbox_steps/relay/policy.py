@@ -1,7 +1,7 @@
 """The relay's decisions about time: how long to back off, when to stop claiming, how long to pause.
 
-Pure but for the clock itself: every method is told what time it is, nothing sleeps, nothing does
-I/O. What kind of failure an exception is, is decided in `celery_outbox_steps.classify`.
+Pure, except for the clock itself: the time is an argument, and nothing sleeps or does I/O. What an
+exception is about is decided in `celery_outbox_steps.classify`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 boot_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 """Seconds by a clock that never jumps back and does not stop while the machine is suspended.
 
-`time.monotonic()` does stop then (Linux), and a lease would seem to last for hours."""
+`time.monotonic()` does stop then (Linux), and a lease that has expired would still seem valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class Backoff:
 
     def delay(self, retries: int, jitter: float) -> float:
         """Seconds after a failure; `retries` counts the earlier ones, `jitter` is in 0..1."""
-        # 2**64 seconds are past any cap; more would only overflow a float.
+        # 2**64 seconds exceed any cap; a larger exponent would only overflow a float.
         base = self.first * 2.0 ** min(retries, 64)
         return min(base * (1 + jitter / 10), self.longest)
 
 
 class Breaker:
-    """Stops the relay from claiming rows while the broker takes none.
+    """Stops the relay from claiming rows while the broker accepts no messages.
 
     Two outages in a row open it. After the cooldown a single message is the probe; its success
-    closes the breaker, its failure opens it for another cooldown. No retry is spent on any of that.
+    closes the breaker, its failure opens it for another cooldown. None of this spends a retry.
     """
 
     OUTAGES = 2
@@ -66,7 +66,7 @@ class Breaker:
 
 
 class IdleSchedule:
-    """The pause between two claims: none while busy, then longer and longer."""
+    """The pause between two claims: none while rows are waiting, then doubling up to `longest`."""
 
     SHORTEST = 0.01
 
@@ -75,7 +75,7 @@ class IdleSchedule:
         self._next = self.SHORTEST
 
     def after_work(self, *, more: bool) -> float:
-        """The pause after a batch; none if more rows are surely waiting."""
+        """The pause after a batch; none if more rows are waiting."""
         self._next = min(self.SHORTEST, self._longest)
         return 0.0 if more else self._next
 

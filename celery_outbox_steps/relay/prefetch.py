@@ -1,9 +1,9 @@
-"""The claims of a relay: the next batch was claimed ahead, or it is claimed now.
+"""The claims of a relay: the next batch is claimed ahead in a helper thread, or when it is needed.
 
-While rows pile up, the database and the broker work at the same time: the next batch is claimed in
-a helper thread as the current one is published. The Store is used by one thread at a time, and the
-helper is idle between two ticks, when the worker may fork. An error in the helper is ignored: the
-next tick claims again and reports it. The next step of the path is `Store.claim`.
+Under load the database and the broker work at the same time: the next batch is claimed while the
+current one is published. The Store is still used by one thread at a time, and the helper is idle
+between two ticks, when the worker may fork. An error in the helper is ignored: the next tick claims
+again and reports it. The next step of the path is `Store.claim`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.store import RelayStore
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Bytes of messages per claim: a batch of large ones has fewer rows, and fits into memory."""
+"""Bytes of messages per claim: a batch of large messages has fewer rows, so it fits into memory."""
 
 
 class Claims:
@@ -49,23 +49,23 @@ class Claims:
         self._thread = thread
         self._limit = config.batch_size
 
-    def next_batch(self, most: int) -> Batch | None:
-        """The batch that was claimed ahead; without one claim up to `most` rows."""
-        if self.ahead is not None or not most:
+    def next_batch(self, allowed: int) -> Batch | None:
+        """The batch that was claimed ahead; if there is none, claim up to `allowed` rows."""
+        if self.ahead is not None or not allowed:
             return self.take_ahead()
-        # With nothing in hand, rows in this relay's name come from a claim whose answer was lost.
-        return self._claim_batch(min(self._limit, most), adopt=True)
+        # The relay works on no rows now: those in its name come from a claim whose answer was lost.
+        return self._claim_batch(min(self._limit, allowed), adopt=True)
 
     def take_ahead(self) -> Batch | None:
-        """The batch that was claimed ahead. From now on it is the caller's."""
+        """Hand over the batch that was claimed ahead: the caller settles or releases it."""
         ahead, self.ahead = self.ahead, None
         return ahead
 
     @contextmanager
     def claiming_ahead_of(self, batch: Batch) -> Iterator[None]:
-        """Claim the next batch while the block publishes this one, if there are surely more rows.
+        """If this batch is full, claim the next one while the block publishes this one.
 
-        Not beside rows that may kill the relay: publishing them uses the Store as well.
+        Not if this batch has rows that may kill the relay: publishing them uses the Store too.
         """
         thread = self._thread
         if thread is None or not batch.full or batch.may_kill:
@@ -130,7 +130,7 @@ class PrefetchThread:
         self._idle.wait()
 
     def close(self) -> None:
-        """End the thread, after the function that it may still run."""
+        """End the thread, after a function that is still running."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self.wait()
@@ -144,7 +144,7 @@ class PrefetchThread:
 
     def _main(self) -> None:
         while self._requests.acquire() and self._function is not None:
-            with suppress(BaseException):  # the thread must live to say that it is idle
+            with suppress(BaseException):  # the thread must survive to set `_idle`
                 self._function()
             self._idle.set()
         self._idle.set()

@@ -1,8 +1,8 @@
 """The publish step of a tick: every row of a batch gets an outcome that depends on it alone.
 
-Rows without a history are published together. What an interruption leaves undecided, and every row
-that failed before, is published alone: a message that breaks the connection while the broker is
-alive is then known to be the cause. It spends a retry and ends as a dead letter; its neighbours are
+Rows without a history are published together. Rows that an interruption left without an answer, and
+rows that failed before, are published alone: one that breaks the connection while the broker is
+alive is then known to be the cause. It spends retries and ends as a dead letter; the others are
 sent again at most once. An outage spends no retry. The next step of the path is `Store.settle`.
 """
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from celery_outbox_steps.store import RelayStore
 
 OUTAGE_DELAY = 1.0
-"""Seconds until a row is due again after an outage. What slows the relay down is the breaker."""
+"""Seconds until a row is due again after an outage. The breaker is what slows the relay down."""
 STALL_TIMEOUTS = 3
-"""A queue that did not answer gets nothing for this many send timeouts; then one message tries."""
+"""A queue that did not answer gets no message for this many send timeouts; then one is tried."""
 MAX_UNEXPLAINED = 3
-"""Interrupted messages in a row, with no proof that the broker is alive, that make an outage."""
+"""Interrupted messages in a row that count as an outage if nothing shows the broker to be alive."""
 MAX_WAITS = 8
-"""Answers that a tick may have to wait for one after the other, before it can settle."""
+"""Answers that a tick may have to wait for, one after the other, before it can settle."""
 
 
 class PublishStep:
@@ -67,7 +67,7 @@ class PublishStep:
         """Exchange and routing key of queues that did not answer, and the end of their pause."""
 
     def publish_batch(self, batch: Batch) -> None:
-        """Give outcomes to rows. Those without one were not sent, and are to be given back."""
+        """Give outcomes to rows. Those without one were not sent, and have to be released."""
         self._jitter, self._now = random.random(), self._app.now()  # noqa: S311
         try:
             alone = self._publish_together(batch)
@@ -78,11 +78,11 @@ class PublishStep:
             batch.defer(list(batch.unsent.values()), batch.outage, OUTAGE_DELAY)
             return
         if alone and not self._should_stop_sending():
-            left = [row for row in alone if row.id in batch.unsent]
-            batch.defer(left, "there was no time to send it alone", OUTAGE_DELAY)
+            unsent = [row for row in alone if row.id in batch.unsent]
+            batch.defer(unsent, "no time was left to send this message alone", OUTAGE_DELAY)
 
     def _publish_together(self, batch: Batch) -> list[ClaimedMessage]:
-        """Publish the rows without a history in one go. Returns those that have to go alone."""
+        """Publish the rows without a history together. Returns those that must be sent alone."""
         with_history = [row for row in batch.rows if row.has_history]
         fresh = [row for row in batch.rows if not row.has_history] if with_history else batch.rows
         opened: list[ClaimedMessage] = []
@@ -96,16 +96,17 @@ class PublishStep:
         except Exception as exc:
             if isinstance(exc, Outage) and not isinstance(exc, Interrupted):
                 raise
-            # Interrupted, or a message caused an error in the publisher: alone it is found.
+            # Interrupted, or a message caused an error in the publisher: sending alone finds it.
             held_back = [row for row in fresh if row.id in batch.unsent]
             batch.suspects.update(row.id for row in held_back)
         return held_back + with_history
 
     def _publish_alone(self, batch: Batch, rows: list[ClaimedMessage]) -> None:
-        """One by one, each with a confirm of its own, as long as there is time.
+        """Publish rows one by one, each with its own confirm, as long as there is time.
 
-        A row that is interrupted while the broker answers is the cause. Where a transport can't
-        tell, it is the cause if a row after it gets through; of several with none after them, one.
+        A row that is interrupted while the broker is reachable is the cause. If the transport does
+        not know that, a row is the cause if a later one is published; if no later one is, only the
+        first of the interrupted rows can be the cause, and the rest is an outage.
         """
         end = min(self._clock() + self._config.send_timeout, batch.send_before)
         unexplained: list[tuple[ClaimedMessage, Interrupted]] = []
@@ -130,17 +131,17 @@ class PublishStep:
     def _send_again(
         self, batch: Batch, interrupted: list[tuple[ClaimedMessage, Interrupted]]
     ) -> None:
-        """Blame rows that are interrupted twice while the broker is alive. Once may be chance: the
-        message before it may have broken the connection.
+        """A row that is interrupted twice while the broker is alive has failed. Once may be chance:
+        the message before it may have broken the connection.
         """
         for row, first in interrupted:
-            silent = isinstance(first.__cause__, TimeoutError)  # no use to wait once more
-            error = first if silent else self._publish_one(batch, row)
+            timed_out = isinstance(first.__cause__, TimeoutError)  # a second wait would not help
+            error = first if timed_out else self._publish_one(batch, row)
             if error is not None:
                 batch.add(self._outcome_of(row, error.__cause__ or error))
 
     def _publish_one(self, batch: Batch, row: ClaimedMessage) -> Interrupted | None:
-        """Publish one row. Returns the interruption that it met, or perhaps caused."""
+        """Publish one row. Returns the interruption, if any; the row may be its cause."""
         message = self._open_alone(batch, row) if self._clock() < batch.send_before else None
         if message is None:
             return None
@@ -170,15 +171,15 @@ class PublishStep:
 
     def _mark_stalled(self, route: tuple[str, str]) -> None:
         now, pause = self._clock(), STALL_TIMEOUTS * self._config.send_timeout
-        # A queue that was never used again must not be remembered for ever.
+        # Forget queues that were not used again, so that this dictionary can't grow forever.
         self._stalled = {each: end for each, end in self._stalled.items() if end > now - 10 * pause}
         self._stalled[route] = now + pause
 
     def _open_alone(self, batch: Batch, row: ClaimedMessage) -> Message | None:
-        """The message of a row that goes alone. None if the row is not to be sent now.
+        """The message of a row that is sent alone. None if the row is not to be sent now.
 
-        Where an attempt may kill the relay, the outcomes so far are written and the attempt is
-        counted first: then this row alone remembers it.
+        If the attempt may kill the relay, the outcomes so far are written and the attempt is
+        counted first: a crash then counts against this row only.
         """
         if not row.may_kill:
             return self._open(batch, row)
@@ -203,9 +204,8 @@ class PublishStep:
         opened: list[ClaimedMessage],
         held_back: list[ClaimedMessage],
     ) -> Iterator[Message]:
-        """The messages, each made when the publisher takes it: all of them at once are large.
-
-        Rows for a queue that stalled before are held back.
+        """The messages, each built when the publisher asks for it: all at once would take too much
+        memory. Rows for a queue that stalled before are held back.
         """
         for row in rows:
             message = self._open(batch, row)
@@ -226,16 +226,16 @@ class PublishStep:
             message = open_envelope(row, self._now, now - batch.claimed_at)
             self._recorders.restore(row, message)
             pause = self._stalled.get((message.exchange, message.routing_key), 0.0) - now
-        except Exception as exc:  # noqa: BLE001  a hostile row stops no other
+        except Exception as exc:  # noqa: BLE001  a malformed row must not stop the others
             batch.add(self._outcome_of(row, exc))
             return None
         if pause > 0:
-            batch.add(Deferred(row, "its queue did not answer for another message", pause))
+            batch.add(Deferred(row, "the queue did not answer for another message", pause))
             return None
         return message
 
     def _outcome_of(self, row: ClaimedMessage, error: BaseException | None) -> Outcome:
-        """The outcome of a row that the broker took (no error) or that failed by itself."""
+        """The outcome of a row that the broker accepted (no error) or whose message failed."""
         if error is None:
             return Published(row)
         attempts, reason = row.retries + 1, describe(error)

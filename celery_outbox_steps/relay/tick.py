@@ -1,10 +1,9 @@
 """One tick of the relay is one function: claim → publish → settle.
 
-`run_once()` does no waiting, logging or counting and starts no thread; it returns what it did, and
-the service around it does the rest. Between claim and settle no transaction is open. What was
-published is settled whatever happens: if the database is away at that moment, the batch stays in
-hand and the next tick settles it before it publishes another, so that a living relay never
-publishes a row twice. The next step of the path is `celery_outbox_steps.relay.publish`.
+`run_once()` does not wait, log or count; it returns what it did, and the service does the rest. No
+transaction is open between claim and settle. If the settle fails, the batch stays in hand and the
+next tick settles it before it publishes another: a running relay does not publish a row again
+because the database was down. The next step of the path is `celery_outbox_steps.relay.publish`.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def never() -> bool:
 class Relay:
     """Moves rows from one Store to the broker. Used by one thread.
 
-    With `prefetch` the next batch is claimed in that thread while one is published. Once
-    `should_stop_sending()` is true, rows that are not sent yet are given back.
+    With `prefetch`, that thread claims the next batch while one is published. Once
+    `should_stop_sending()` is true, rows that are not sent yet are released.
     """
 
     def __init__(
@@ -85,20 +84,20 @@ class Relay:
 
     @property
     def in_hand(self) -> bool:
-        """Whether rows are held that have to be settled or given back."""
+        """Whether the relay holds rows that have to be settled or released."""
         return self._batch is not None or self._claims.ahead is not None
 
     @untraced
     def run_once(self) -> BatchResult:
-        """Settle the batch in hand; without one publish and settle the next, if there is one."""
+        """Settle the batch in hand; if there is none, claim, publish and settle the next."""
         if self._batch is None:
             self._publish_next()
         return self._settle_batch()
 
     @untraced
     def settle_in_hand(self) -> BatchResult:
-        """Settle the batch in hand, give back what was not sent. Repeatable until it succeeds."""
-        self._give_back_ahead()
+        """Settle the batch in hand, release what was not sent. May be repeated after an error."""
+        self._release_ahead()
         return self._settle_batch()
 
     def close(self) -> None:
@@ -109,7 +108,7 @@ class Relay:
 
     def _publish_next(self) -> None:
         allowed = self.breaker.allowance(self._config.batch_size, self._clock())
-        # In hand from now on: if anything below raises, the next tick gives the rows back.
+        # In hand from now on: if anything below raises, the next tick releases the rows.
         batch = self._batch = self._claims.next_batch(allowed)
         # No time to send before the lease ends: the claim waited for a lock, or the process froze.
         latest = self._clock() + self._config.send_timeout
@@ -124,10 +123,10 @@ class Relay:
             self.breaker.success()
         elif batch.outage:
             self.breaker.outage(self._clock())
-        # Rows that are in both batches: the process was frozen until the lease of this one ended.
+        # Rows can be in both batches if the process was frozen until the lease of this one expired.
         ahead = self._claims.ahead
         if batch.outage or batch.unsent or (ahead is not None and ahead.shares_rows_with(batch)):
-            self._give_back_ahead()
+            self._release_ahead()
 
     def _settle_batch(self) -> BatchResult:
         batch = self._batch
@@ -140,14 +139,14 @@ class Relay:
             if batch.unsent:
                 self._store.release(list(batch.unsent), self._relay_id)
         except Exception:
-            # If the database crashed, it may have forgotten the claim of the next batch as well.
-            self._give_back_ahead()
+            # If the database crashed, it may have lost the claim of the next batch as well.
+            self._release_ahead()
             raise
         self._batch = None
         return batch.result()
 
-    def _give_back_ahead(self) -> None:
-        """Have what was claimed ahead released with the batch in hand, or as a batch of its own."""
+    def _release_ahead(self) -> None:
+        """Have the next settle release the batch that was claimed ahead, too."""
         ahead = self._claims.take_ahead()
         if self._batch is None:
             self._batch = ahead

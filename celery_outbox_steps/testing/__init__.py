@@ -1,6 +1,6 @@
-"""For tests without a database or a broker: a Store in memory and a publisher that remembers.
+"""For tests without a database or a broker: a Store in memory and a publisher that records.
 
-`MemoryStore` keeps the contract of `celery_outbox_steps.store`. The suite that shows it, for any
+`MemoryStore` keeps the contract of `celery_outbox_steps.store`. The suite that checks it, for any
 store, is `celery_outbox_steps.testing.contract`: not imported here, because it needs pytest.
 """
 

@@ -1,8 +1,8 @@
 """A Store without a database, for tests.
 
-`MemoryStore` keeps the whole contract of `celery_outbox_steps.store`, lease and fence included, on
-a clock that the test may turn; `celery_outbox_steps.testing.contract` is the suite that shows it.
-Not meant for production: the rows end with the process.
+`MemoryStore` keeps the whole contract of `celery_outbox_steps.store`, including leases and fencing,
+on a clock that the test may control; `celery_outbox_steps.testing.contract` is the suite that
+checks it. Not meant for production: the rows are lost when the process ends.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MemoryDeadLetter:
 
 
 class MemoryStore:
-    """A Store in this process's memory. `rows` and `dead_letters` are there to be looked at."""
+    """A Store in this process's memory. Tests may read `rows` and `dead_letters`."""
 
     name = "memory"
     listening = False
@@ -97,7 +97,7 @@ class MemoryStore:
         self._ids = itertools.count(1)
 
     def beside(self, *, retention: float | None = None) -> Self:
-        """Another store on the same rows, as another relay has one on the same table."""
+        """Another store on the same rows, as if another relay used the same table."""
         other = type(self)(clock=self._clock, retention=retention)
         other.rows, other.dead_letters = self.rows, self.dead_letters
         other._lock, other._ids = self._lock, self._ids  # noqa: SLF001  the same class
@@ -119,7 +119,7 @@ class MemoryStore:
             return [replace(row) for row in self.rows.values()], [replace(each) for each in letters]
 
     def check(self) -> None:
-        """Memory is always there."""
+        """Nothing to check: memory is always ready."""
 
     def claim(
         self,
@@ -155,7 +155,7 @@ class MemoryStore:
         with self._lock:
             held = self._held(ids, relay_id)
             for row in held:
-                _unlease(row)
+                _clear_lease(row)
             return len(held)
 
     def wait(self, timeout: float) -> bool:
@@ -189,21 +189,21 @@ class MemoryStore:
 
     def count_dead_letters(self, which: DeadLetters) -> int:
         with self._lock:
-            return len(self._chosen(which))
+            return len(self._selected(which))
 
     def replay(self, which: DeadLetters, limit: int = 1000) -> int:
         with self._lock:
-            chosen = self._chosen(which)[:limit]
-            for letter in chosen:
+            selected = self._selected(which)[:limit]
+            for letter in selected:
                 self._move_to_outbox(letter)
-            return len(chosen)
+            return len(selected)
 
     def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
         with self._lock:
-            chosen = self._chosen(which)[:limit]
-            for letter in chosen:
+            selected = self._selected(which)[:limit]
+            for letter in selected:
                 del self.dead_letters[letter.id]
-            return len(chosen)
+            return len(selected)
 
     def count_published(self, older_than: float) -> int:
         with self._lock:
@@ -227,13 +227,13 @@ class MemoryStore:
             if row.published_at is not None and row.published_at < before
         ]
 
-    def _chosen(self, which: DeadLetters) -> list[MemoryDeadLetter]:
+    def _selected(self, which: DeadLetters) -> list[MemoryDeadLetter]:
         now = self._clock()
         return [
             letter
             for letter in self.dead_letters.values()
             if (which.ids is None or letter.id in which.ids)
-            and (which.task_name is None or _fits(letter.row.task_name, which.task_name))
+            and (which.task_name is None or _matches(letter.row.task_name, which.task_name))
             and (which.older_than is None or letter.dead_at < now - which.older_than)
             and (which.newer_than is None or letter.dead_at >= now - which.newer_than)
         ]
@@ -262,14 +262,14 @@ class MemoryStore:
         row.published_at = row.updated_at = self._clock()
         row.due_at = row.last_error = None
         row.retries = retries
-        _unlease(row)
+        _clear_lease(row)
 
     def _postpone(self, row: MemoryRow, error: str, delay: float, retries: int) -> None:
         row.retries = retries
         row.updated_at = self._clock()
         row.due_at = row.updated_at + delay
         row.last_error = error
-        _unlease(row)
+        _clear_lease(row)
 
     def _move_to_dead_letters(self, row: MemoryRow, error: str) -> None:
         del self.rows[row.id]
@@ -340,16 +340,16 @@ def _is_leased(row: MemoryRow, now: float) -> bool:
     return row.claimed_until is not None and row.claimed_until >= now
 
 
-def _fits(name: str, pattern: str) -> bool:
+def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def _unlease(row: MemoryRow) -> None:
+def _clear_lease(row: MemoryRow) -> None:
     row.claimed_by = row.claimed_until = None
 
 
 def _may_settle(row: MemoryRow, outcome: Outcome, relay_id: str) -> bool:
-    """The fence. What the broker has is settled unless another relay holds the row."""
+    """The fence. A published row is settled unless another relay holds it."""
     if isinstance(outcome, Published) and row.claimed_by in (None, ORPHANED):
         return row.due_at is not None
     return row.claimed_by == relay_id

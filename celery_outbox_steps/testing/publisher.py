@@ -1,4 +1,8 @@
-"""A publisher without a broker: it remembers what it was given, and fails when told to."""
+"""A publisher without a broker: it records what it is given, and fails where a test says so.
+
+It keeps the contract of `celery_outbox_steps.publishers.base`: errors of single messages, outages
+and interruptions included.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RecordingPublisher:
-    """A Publisher that remembers. `published` holds what "the broker" took, in order."""
+    """A Publisher that records. `published` holds what "the broker" accepted, in order."""
 
     lazy = True
 
@@ -22,9 +26,9 @@ class RecordingPublisher:
         self.published: list[Message] = []
         self.batches = 0
         self.down: Exception | None = None
-        """While set, the broker can't be reached: this is why."""
+        """While set, the broker can't be reached, for this reason."""
         self.can_tell = True
-        """Whether `reachable()` knows; on many transports it does not."""
+        """Whether `reachable()` knows the broker's state; on many transports it does not."""
         self.closed = False
         self._by_task: dict[str, Exception] = {}
         self._by_index: dict[int, Exception] = {}
@@ -35,18 +39,18 @@ class RecordingPublisher:
         self._by_task[task_name] = error
 
     def fail_index(self, index: int, error: Exception) -> None:
-        """The message at this position fails, once, in the batch that has one there."""
+        """The message at this position fails once, in the next batch that has one there."""
         self._by_index[index] = error
 
     def break_on_task(self, task_name: str, error: Exception) -> None:
         """From now on every message of this task breaks the connection.
 
-        Unless the publisher is lazy, what was written before it arrives without a receipt.
+        Unless the publisher is lazy, messages sent before it arrive without a receipt.
         """
         self._breaking[task_name] = error
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """From now on nothing fails."""
         self.down = None
         self._by_task.clear()
         self._by_index.clear()

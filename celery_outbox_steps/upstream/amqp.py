@@ -1,8 +1,8 @@
 """py-amqp: the hooks of a channel, the frames of a message, and the bytes on the socket.
 
-`publishers/amqp/channel.py` overrides the hooks, because py-amqp's own answers to a confirm and to
-a closed channel do not say which message they are about. The rest is for speed and for messages
-that the broker would punish: many messages in one write, and their frames before they are sent.
+`publishers/amqp/channel.py` overrides the hooks, because py-amqp's own handlers of confirms and
+closed channels do not say which message is affected. The rest is for speed (many messages in one
+write) and to refuse, before it is sent, a message that the broker would close the connection for.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ def can_write_frames(wire: Wire) -> bool:
 
 
 def write_frames(wire: Wire, data: bytes) -> None:
-    """Send frames past py-amqp's writer, which writes to the socket once per message."""
+    """Send frames without py-amqp's writer, which writes to the socket once per message."""
     wire.transport.write(data)
     wire.bytes_sent += 1  # py-amqp sends a heartbeat if this has not changed for a while
 
 
 @contextmanager
 def socket_timeout(wire: Wire, seconds: float) -> Iterator[None]:
-    """Bound every read and write of a block, those inside py-amqp's own waits included."""
+    """Limit the time of every read and write in a block, including py-amqp's own waits."""
     sock = wire.transport.sock
     before = sock.gettimeout()
     sock.settimeout(seconds)

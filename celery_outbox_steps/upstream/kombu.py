@@ -1,4 +1,8 @@
-"""kombu: the socket of a connection, and how its Redis transport pushes a message to a list."""
+"""kombu: the socket of a connection, and how its Redis transport pushes a message to a list.
+
+`publishers/pool.py` closes inherited sockets in a forked child. `publishers/redis.py` imitates
+kombu's push where `pushes_to_lists` says that it may. Nothing here sends anything.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ def close_inherited_socket(connection: Any) -> None:
     """Close a connection's descriptor in a forked child, and do nothing else.
 
     Closing a descriptor tells the broker nothing; kombu's own clean-up would use `shutdown()` or a
-    TLS close-notify, and so end the parent's connection. Only the private attributes lead to the
-    socket without connecting.
+    TLS close-notify, and so end the parent's connection. Only the private attributes give access
+    to the socket without connecting.
     """
     transport: Any = getattr(connection._connection, "_transport", None)
     sock = getattr(transport, "sock", None)
@@ -21,9 +25,9 @@ def close_inherited_socket(connection: Any) -> None:
 
 
 def pushes_to_lists(channel: Any) -> bool:
-    """Whether this channel publishes as kombu's Redis channel did when our LPUSH was written.
+    """Whether this channel publishes with kombu's own methods, which our LPUSH imitates.
 
-    If a subclass does it differently, the answer is no, and the message goes through kombu.
+    If a subclass overrides one of them, messages go through kombu instead.
     """
     from kombu.transport import redis, virtual
 
@@ -36,7 +40,7 @@ def pushes_to_lists(channel: Any) -> bool:
 
 
 def expiring_queues(channel: Any) -> dict[str, int]:
-    """Queues with `x-expires` (kombu 5.7), kept up to date by kombu: a push renews their keys."""
+    """Queues with `x-expires` (kombu 5.7), as kombu tracks them: each push renews their keys."""
     expires: dict[str, int] = channel._expires
     return expires
 

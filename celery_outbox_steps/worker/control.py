@@ -11,11 +11,11 @@ from typing import Any
 
 from celery.worker.control import control_command, inspect_command
 
-NOT_HERE = {"error": "this worker runs no outbox relay; start it with --outbox-relay"}
+NO_RELAY = {"error": "this worker runs no outbox relay; start it with --outbox-relay"}
 
 
 def _relays(state: Any) -> Any:
-    """The worker's `RelayGroup`, None where no relay runs."""
+    """The worker's `RelayGroup`; None if it runs no relay."""
     relays = getattr(state.consumer.controller, "outbox_relays", None)
     return relays if relays is not None and relays.services else None
 
@@ -24,7 +24,7 @@ def _relays(state: Any) -> Any:
 def outbox(state: Any, **_: Any) -> Any:
     """Show the state, the rate and the counters of the outbox relay."""
     relays = _relays(state)
-    return NOT_HERE if relays is None else relays.info()
+    return NO_RELAY if relays is None else relays.info()
 
 
 @control_command(args=[("reason", str)], signature="[REASON]")  # type: ignore[untyped-decorator]
@@ -32,7 +32,7 @@ def outbox_pause(state: Any, reason: str = "", **_: Any) -> Any:
     """Pause the outbox relay until outbox_resume."""
     relays = _relays(state)
     if relays is None:
-        return NOT_HERE
+        return NO_RELAY
     relays.pause(reason)
     return {"ok": "outbox relay paused"}
 
@@ -42,6 +42,6 @@ def outbox_resume(state: Any, **_: Any) -> Any:
     """Resume the outbox relay."""
     relays = _relays(state)
     if relays is None:
-        return NOT_HERE
+        return NO_RELAY
     relays.resume()
     return {"ok": "outbox relay resumed"}

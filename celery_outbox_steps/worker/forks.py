@@ -1,8 +1,8 @@
-"""A worker forks children while the relay holds sockets: neither may damage the other.
+"""The fork barrier: a worker's forks wait for the end of a unit of the relay's work.
 
-The barrier lets a fork happen only between two units of the relay's work. It acts through
-`os.register_at_fork`, once per process. What a child does with the sockets that it inherited is in
-`celery_outbox_steps.publishers.pool`.
+A fork in the middle of one would copy sockets and locks that are in use. The barrier acts through
+`os.register_at_fork`, once per process, and can delay a fork but never prevents it. In a child,
+`celery_outbox_steps.publishers.pool` closes the inherited sockets.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class ForkBarrier:
     """`with barrier:` around a unit of work. A fork waits for its end, `timeout` seconds at most.
 
-    Fair: while a fork waits, no new unit starts, even if a relay works back to back. Several
-    threads may work at once, and any thread may fork. A unit that hangs (a statement that waits
-    for a lock) delays one fork by the timeout; the forks after it do not wait for that unit again.
+    Fair: while a fork waits, no new unit starts, even if a relay never pauses. Several threads may
+    work at once, and any thread may fork. A unit that hangs (a statement that waits for a lock)
+    delays one fork by the timeout; later forks do not wait for that unit again.
     """
 
     def __init__(self, timeout: float = 1.0) -> None:
@@ -34,7 +34,7 @@ class ForkBarrier:
         )
 
     def _reset(self) -> None:
-        # In a child the working threads do not exist, nor a thread that could notify.
+        # A child has neither the working threads nor a thread that could notify.
         self._changed = threading.Condition(threading.Lock())
         self._working: set[int] = set()
         self._hanging: set[int] = set()
@@ -43,7 +43,7 @@ class ForkBarrier:
     def __enter__(self) -> None:
         with self._changed:
             while self._forks:
-                # Bounded, so that a fork that never returns can't stop the relay for good.
+                # With a timeout, so that a fork that never returns can't stop the relay for good.
                 if not self._changed.wait(self.timeout * 2):
                     break
             self._working.add(threading.get_ident())
@@ -74,4 +74,4 @@ class ForkBarrier:
 
 
 barrier = ForkBarrier()
-"""The one barrier of this process. `register_at_fork` can't be undone, so there is only one."""
+"""The only barrier of this process, because `register_at_fork` can't be undone."""

@@ -1,6 +1,6 @@
 """The relays of one worker: one service for each Store, started and stopped together.
 
-The bootsteps and remote control talk to the group. `stop` asks all services before it waits for
+The bootsteps and remote control use the group. `stop` asks all services to stop before it waits for
 the first, so that they stop at the same time. The next step of the path is `worker.service`.
 """
 

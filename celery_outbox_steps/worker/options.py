@@ -1,8 +1,8 @@
 """The worker's flags, made from the table in `celery_outbox_steps.settings`.
 
-`install(app)` adds them to an app's `celery worker` command, under a heading of their own. An
-`OutboxCelery` does that by itself. Environment variables come with click: `--outbox-relay` is also
-`CELERY_WORKER_OUTBOX_RELAY=1`.
+`install(app)` adds them to an app's `celery worker` command, under their own heading; an
+`OutboxCelery` calls it itself. click adds environment variables: `--outbox-relay` is also
+`CELERY_WORKER_OUTBOX_RELAY=1`. The values arrive in `worker.startup.apply_flags`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUP = "Outbox Relay Options"
 
 
 def install(app: Any) -> None:
-    """Give the app's worker command the `--outbox-*` flags. Doing it twice changes nothing."""
+    """Add the `--outbox-*` flags to the app's worker command. A second call changes nothing."""
     options = app.user_options["worker"]
     if not any(getattr(option, "help_group", None) == GROUP for option in options):
         ours = {_option(setting) for setting in SETTINGS if setting.flag}
@@ -29,7 +29,7 @@ def install(app: Any) -> None:
 
 
 class _InOrder(set[Any]):
-    """Celery keeps options in a set, which would show them in another order in every `--help`."""
+    """A sorted set: Celery keeps options in a set, and `--help` would list them in random order."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(sorted(super().__iter__(), key=lambda option: option.name))
@@ -41,7 +41,7 @@ def _option(setting: Setting) -> Any:
         declaration += f"/--no-{setting.flag_name[2:]}"
     return CeleryOption(
         [declaration],
-        # None is "not given": then the setting counts, and after it the default.
+        # None means "not given": then the setting applies, or else its default.
         default=None,
         type=setting.kind.flag_type,
         help=setting.help,

@@ -1,8 +1,8 @@
 """The thread around the relay: it starts, wakes, pauses and stops it, and survives its errors.
 
-The worker's step owns a service; the consumer's step tells it when the broker connection is made or
-lost. No exception leaves the thread: the loop backs off and starts again. While rows are moved no
-child can be forked (`celery_outbox_steps.worker.forks`). The next step of the path is
+The worker's step owns a service; the consumer's step reports when the broker connection is made or
+lost. No exception leaves the thread: the loop backs off and continues. While a unit of the relay's
+work runs, forks wait (`celery_outbox_steps.worker.forks`). The next step of the path is
 `celery_outbox_steps.relay.tick`.
 """
 
@@ -36,7 +36,7 @@ SETTLE_MARGIN = 1.0
 
 
 class RelayService:
-    """One relay for one Store, in a thread of its own."""
+    """One relay for one Store, in its own thread."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class RelayService:
         self._thread = threading.Thread(
             target=self._main, name=f"outbox-relay-{store.name}", daemon=True
         )
-        # Now, before the pool forks: then its children can wake the relay of this process as well.
+        # Here, before the pool forks, so that its children can wake the relay of this process too.
         wakeups.register(store.name, store.wake)
 
     # -- called by the steps and by remote control, from other threads ----------------------------
@@ -82,13 +82,13 @@ class RelayService:
         self._thread.start()
 
     def broker_up(self) -> None:
-        """The broker is reachable: begin, and do not wait for a cooldown."""
+        """The broker is reachable: start relaying, without waiting for a cooldown."""
         self._relay.breaker.probe_now()
         self._broker_is_up.set()
         self._wake()
 
     def broker_down(self) -> None:
-        """The broker is gone: claim nothing until it is back."""
+        """The broker connection is lost: claim nothing until it is back."""
         self._broker_is_up.clear()
 
     def pause(self, reason: str) -> None:
@@ -101,10 +101,11 @@ class RelayService:
         self._wake()
 
     def ask_to_stop(self, timeout: float | None = None) -> None:
-        """End soon. The default is the warm stop: one last tick, for what the last tasks enqueued.
+        """Ask the thread to end, by default with a warm stop: one last tick publishes what the last
+        tasks enqueued.
 
-        With a `timeout` nothing more is sent, and the batch in hand is settled or given back within
-        that many seconds. A later call can only shorten the time that is left.
+        With a `timeout` nothing more is sent, and the batch in hand is settled or released within
+        that many seconds. A later call can only shorten the remaining time.
         """
         warm = timeout is None
         timeout = self._config.shutdown_timeout if timeout is None else timeout
@@ -115,12 +116,12 @@ class RelayService:
         self._wake()
 
     def join(self) -> None:
-        """Wait until the thread has ended, or until the time is up that `ask_to_stop` gave it."""
+        """Wait until the thread has ended, or until the time given to `ask_to_stop` is up."""
         if self._thread.is_alive():
             self._thread.join(max(0.0, self._stop_deadline - monotonic()))
 
     def info(self) -> dict[str, Any]:
-        """For `inspect`: reads counters, without the database or the broker."""
+        """For `inspect`: reads counters, and uses neither the database nor the broker."""
         since = self.journal.last_published
         return {
             "database": self.store.name,
@@ -161,9 +162,9 @@ class RelayService:
         self._report(self.journal.stopped, counters=dict(self.journal.counters))
 
     def _loop_once(self) -> None:
-        self._sample()  # also while the broker is away: that is when the depth matters
+        self._sample()  # also while the broker is down: that is when the depth matters
         if not self._may_relay():
-            self._run_unit(self._relay.settle_in_hand)  # published while it still might
+            self._run_unit(self._relay.settle_in_hand)  # what was published before it had to stop
             self._wait_for_change(self._config.idle_time)
             return
         result = self._run_unit(self._relay.run_once)
@@ -174,7 +175,7 @@ class RelayService:
         self._wait_and_touch(self.store.wait, pause)
 
     def _shut_down(self) -> None:
-        """One last tick unless there is no time for it; then settle, give back and close."""
+        """One last tick if there is time for it; then settle, release and close."""
         if self._may_relay() and not self._should_stop_sending():
             self._run_with_backoff(self._run_unit, self._relay.run_once)
         while self._relay.in_hand and monotonic() < self._stop_deadline:
@@ -182,14 +183,14 @@ class RelayService:
         self._run_with_backoff(self._relay.close)
 
     def _run_unit(self, unit: Callable[[], BatchResult]) -> BatchResult:
-        """Run a unit of the relay's work, between two forks, and report its result."""
+        """Run a unit of the relay's work inside the fork barrier, and report its result."""
         with forks.barrier:
             result = unit()
         self.journal.batch(result)
         return result
 
     def _run_with_backoff(self, step: Callable[..., Any], *args: Any) -> None:
-        """Run a step. What it raises is reported and followed by a pause; the thread goes on."""
+        """Run a step. An exception is reported and followed by a pause; the thread continues."""
         try:
             step(*args)
         except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
@@ -203,7 +204,7 @@ class RelayService:
                 self._report(self.journal.recovered, failures)
 
     def _report(self, event: Callable[..., None], *args: Any, **fields: Any) -> None:
-        """Log handlers and filters are the project's code: they must not end the relay."""
+        """Report an event. Log handlers and filters are the project's code, and may raise."""
         with suppress(BaseException):
             event(*args, **fields)
 
@@ -214,15 +215,15 @@ class RelayService:
         return monotonic() >= self._send_deadline
 
     def _wait_for_change(self, pause: float) -> None:
-        """Wait for a change of state, without the database."""
+        """Wait for a change of this service's state, without using the database."""
         self._wait_and_touch(self._changed.wait, pause)
         self._changed.clear()
 
     def _wait_and_touch(self, wait: Callable[[float], bool], pause: float) -> None:
         """Wait until woken, or for `pause` seconds, and touch the liveness file meanwhile."""
         end = min(monotonic() + pause, self._stop_deadline)
-        while (left := end - monotonic()) > 0:
-            if wait(min(left, LIVENESS_INTERVAL)):
+        while (remaining := end - monotonic()) > 0:
+            if wait(min(remaining, LIVENESS_INTERVAL)):
                 return
             self._touch_liveness_file()
 

@@ -1,8 +1,8 @@
 """What happens before a relay starts: apply the flags, validate, check the databases, build.
 
-`build_relays` refuses a configuration that cannot work, and `RelayCannotStart` ends the worker with
-one line that says why. A database or a broker that is only away is no reason to refuse: the relay
-waits for it. The next step of the path is `celery_outbox_steps.worker.service`.
+`build_relays` refuses a configuration that can't work, and `RelayCannotStart` ends the worker with
+one line that says why. A database or broker that is only unavailable is no reason to refuse: the
+relay waits for it. The next step of the path is `celery_outbox_steps.worker.service`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RelayCannotStart(ImproperlyConfigured, click.ClickException):  # type: ign
 def apply_flags(app: Any, options: Mapping[str, Any]) -> bool:
     """Write the `--outbox-*` flags into the app's configuration. Returns whether to relay.
 
-    A flag overrides its setting. `--outbox-relay` is not written: it is for this worker alone, and
-    another worker of the same app and process may run without a relay.
+    A flag overrides its setting. `--outbox-relay` is not written: it applies to this worker only,
+    and another worker of the same app and process may run without a relay.
     """
     flags = {
         name.removeprefix(PREFIX): value
@@ -95,19 +95,19 @@ def _refuse_blocking_driver(worker: Any, store: RelayStore) -> None:
 
 
 def _check(store: RelayStore) -> None:
-    """Refuse what waiting can't mend. A database that is only away must not keep a worker down."""
+    """Refuse what waiting can't fix. A worker must start even if its database is unavailable."""
     try:
         store.check()
     except StoreNotReady:
         raise
     except StoreError:
-        pass  # the relay meets the error again, reports it, and goes on when the database is back
+        pass  # the relay gets the error again, reports it, and works once the database is back
     finally:
         store.close()  # the relay's thread opens its own connection
 
 
 def _own_liveness_file(config: RelayConfig, store: RelayStore, *, several: bool) -> RelayConfig:
-    """Relays that share a liveness file would hide that one of them is stuck."""
+    """One file per relay: a shared file would hide that one of the relays is stuck."""
     if config.liveness_file is None or not several:
         return config
     return replace(config, liveness_file=f"{config.liveness_file}.{store.name}")

@@ -1,7 +1,7 @@
-"""The bootsteps: they wire the relay into the worker's life and contain nothing else.
+"""The bootsteps: they wire the relay into the worker's life cycle and contain nothing else.
 
-`OutboxRelayStep` is a worker step; it owns the relays. It adds `BrokerConnectionStep` to the
-consumer, whose start and stop follow the broker connection. On a warm shutdown the relay goes on
+`OutboxRelayStep` is a worker step and owns the relays. It adds `BrokerConnectionStep` to the
+consumer; that step starts and stops with the broker connection. In a warm shutdown the relay works
 while the pool drains, so that what the last tasks enqueue is published: the only hook after the
 drain is the consumer step's `shutdown`. The next step of the path is `worker.startup`.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.worker.group import RelayGroup
 
 COLD_SHUTDOWN = 2.0
-"""Seconds that a cold shutdown waits for the relay to give its rows back."""
+"""Seconds that a cold shutdown waits for the relay to release its rows."""
 
 
 class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -41,7 +41,7 @@ class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
         return relays
 
     def stop(self, worker: Any) -> None:
-        """Not yet: the pool has still to drain. `BrokerConnectionStep.shutdown` stops the relay."""
+        """Nothing: the pool has yet to drain. `BrokerConnectionStep.shutdown` stops the relay."""
 
     def terminate(self, worker: Any) -> None:
         worker.outbox_relays.stop(COLD_SHUTDOWN)
@@ -61,7 +61,7 @@ class BrokerConnectionStep(bootsteps.StartStopStep):  # type: ignore[misc]
         return getattr(consumer.controller, "outbox_relays", None) is not None
 
     def create(self, consumer: Any) -> None:
-        """Nothing of its own to create."""
+        """The step has no object of its own."""
 
     def start(self, consumer: Any) -> None:
         consumer.controller.outbox_relays.broker_up()

@@ -1,6 +1,6 @@
-"""The recorders of one app: the vendors that we know, the metrics, and those that were registered.
+"""The recorders of one app: the built-in vendors, the metrics, and the registered ones.
 
-Only what puts a relay or the enqueue side together imports this. A vendor's library is looked up
+Imported only by the code that builds a relay or the enqueue side. A vendor's library is looked up
 among the loaded modules for each hook, and never imported unless the project configured it.
 """
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def recorders_for(app: Any, meter: Meter | None = None) -> Recorders:
-    """The recorders that the app's settings ask for. Metrics only where a meter is given."""
+    """The recorders for the app's settings; metrics only if a meter is given."""
     return Recorders(_recorders(app, meter))
 
 
 def _recorders(app: Any, meter: Meter | None) -> Iterator[Recorder]:
-    # The order in which they surround something: each inside the one before.
+    # The order of nesting: the context manager of each is inside the one before.
     yield Structlog(read(app.conf, "structlog_context_keys"))
     yield OpenTelemetry()
     yield Ddtrace()

@@ -1,8 +1,8 @@
 """Metrics to DogStatsD through the `datadog` package (the extra `[datadog]`).
 
-The app's configuration says where the agent listens (`monitoring_statsd_*`; Django's settings of
-these names arrive there); what is not set is up to the `datadog` package and its environment
-variables. Sending is a UDP packet from the calling thread: no thread, nothing to lose in a fork.
+`monitoring_statsd_*` in the app's configuration says where the agent listens (Django's settings of
+these names are read into it); the `datadog` package and its environment variables provide the rest.
+A metric is a UDP packet, sent by the calling thread: no thread and no buffer to lose in a fork.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIX = "celery_outbox"
 
 
 def sink(app: Any) -> Sink | None:
-    """The sink for `CELERY_OUTBOX_METRICS = "datadog"`; None if they are switched off."""
+    """The sink for `CELERY_OUTBOX_METRICS = "datadog"`; None if metrics are switched off."""
     conf = app.conf
     if not conf.get("monitoring_metrics_enabled", True):
         return None
@@ -33,7 +33,7 @@ def sink(app: Any) -> Sink | None:
 
 
 class DatadogSink:
-    """One DogStatsD client. `tags` go with every metric."""
+    """One DogStatsD client. `tags` are added to every metric."""
 
     def __init__(
         self,

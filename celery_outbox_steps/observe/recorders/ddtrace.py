@@ -1,6 +1,6 @@
 """Datadog's tracer: the relay's own statements are not kept as traces.
 
-The callers' traces travel in the headers that ddtrace's own Celery integration wrote.
+The callers' traces are in the message headers already: ddtrace's own Celery integration wrote them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from celery_outbox_steps.observe.recorder import Around
 
 TICK = "celery_outbox.tick"
-"""The span that is dropped, and all below it with it."""
+"""The span that is dropped, together with its children."""
 MANUAL_DROP = "manual.drop"
 """Datadog's tag for a trace that is not to be kept."""
 
 
 class Ddtrace(Recorder):
-    """Drops the relay's traces where the tracer is loaded."""
+    """Drops the relay's own traces if the tracer is loaded."""
 
     library = "ddtrace.trace"
 
@@ -33,7 +33,7 @@ class Ddtrace(Recorder):
 
 @contextmanager
 def _dropped(tracer: Any) -> Iterator[None]:
-    """Datadog can't be told to make no spans, but to keep none of a trace."""
+    """ddtrace can't be told to create no spans, but it can drop a whole trace."""
     with tracer.trace(TICK) as span:
         span.set_tag(MANUAL_DROP)
         yield

@@ -1,6 +1,7 @@
-"""OpenTelemetry: the relay's own statements make no spans. An idle relay would be one per second.
+"""OpenTelemetry: the relay's own statements create no spans.
 
-The callers' traces travel in the headers that OpenTelemetry's own Celery instrumentation wrote.
+An idle relay would create one per second. The callers' traces are in the message headers already:
+OpenTelemetry's own Celery instrumentation wrote them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetry(Recorder):
-    """Suppresses the instrumentations where one is loaded."""
+    """Suppresses OpenTelemetry's instrumentations if one is loaded."""
 
     library = "opentelemetry.instrumentation.utils"
 

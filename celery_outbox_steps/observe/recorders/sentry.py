@@ -1,7 +1,7 @@
 """Sentry: the caller's trace on both sides of the outbox, and errors of the relay's loop.
 
 Enqueue and relay are one span each; the message continues its caller's trace. Spans of the relay's
-own statements are not sampled. Arguments of tasks never go to Sentry from here, not even as local
+own statements are not sampled. Task arguments are never sent to Sentry from here, not even as local
 variables of a stack trace.
 """
 
@@ -30,7 +30,7 @@ TICK = "celery_outbox.tick"
 
 
 class Sentry(Recorder):
-    """Works where `sentry_sdk` is loaded and initialised."""
+    """Active if `sentry_sdk` is loaded and initialised."""
 
     library = "sentry_sdk"
 
@@ -44,17 +44,17 @@ class Sentry(Recorder):
         return {"sentry_trace_id": sdk.get_traceparent(), "sentry_baggage": sdk.get_baggage()}
 
     def around_storing(self, rows: Sequence[Any]) -> Around:
-        """A span around the INSERT, where the caller has one that it can be part of."""
+        """A span around the INSERT, as a child of the caller's span if there is one."""
         sdk = initialised_sdk()
         return None if sdk is None else _child(sdk, len(rows))
 
     def around_tick(self) -> Around:
-        """Streamed spans need no transaction, so they have to be kept from being sampled."""
+        """Streamed spans are sent without a transaction too, so they must not be sampled."""
         sdk = initialised_sdk()
         return _unsampled(sdk) if sdk and streams(sdk) and _may_sample(sdk) else None
 
     def around_publishing(self, rows: Sequence[ClaimedMessage]) -> Around:
-        """One span per batch, in the callers' trace if all of them share one."""
+        """One span per batch, in the callers' trace if they all share one."""
         sdk = initialised_sdk()
         if sdk is None:
             return None
@@ -79,7 +79,7 @@ class Sentry(Recorder):
 
 
 class SentryHeaders(Recorder):
-    """Puts the stored trace into the message, also where the relay itself runs without the SDK."""
+    """Puts the stored trace into the message, even if the relay itself runs without the SDK."""
 
     def on_opened(self, row: ClaimedMessage, message: Message) -> None:
         """Unless its headers have one already: Sentry's own Celery integration writes them."""
@@ -88,13 +88,13 @@ class SentryHeaders(Recorder):
 
 
 def initialised_sdk() -> Any:
-    """The `sentry_sdk` module where it is loaded and initialised, else None."""
+    """The `sentry_sdk` module if it is loaded and initialised, else None."""
     sdk: Any = sys.modules.get(Sentry.library)
     return sdk if sdk is not None and sdk.is_initialized() else None
 
 
 def streams(sdk: Any) -> bool:
-    """Newer SDKs can send spans one by one, and then have other functions to start them."""
+    """Whether a newer SDK sends spans one by one; other functions start them then."""
     options = sdk.get_client().options
     experiments = options.get("_experiments") or {}
     mode = options.get("trace_lifecycle") or experiments.get("trace_lifecycle")
@@ -102,7 +102,7 @@ def streams(sdk: Any) -> bool:
 
 
 def _may_sample(sdk: Any, parent: str | None = None) -> bool:
-    """Whether a trace may be sampled, by all that is known before it starts: starting one costs."""
+    """Whether a trace may be sampled, as far as is known in advance: starting one is expensive."""
     options = sdk.get_client().options
     if options.get("traces_sampler"):
         return True
@@ -114,23 +114,23 @@ def _may_sample(sdk: Any, parent: str | None = None) -> bool:
 
 @contextmanager
 def _child(sdk: Any, count: int) -> Iterator[None]:
-    """A span of the caller's, if it has one."""
+    """A child of the caller's span, if there is one."""
     op, name = ENQUEUE
     spans = sdk.traces if streams(sdk) else sdk
     if spans.get_current_span() is None:
         yield
         return
-    known = {"op": op, "origin": ORIGIN} if spans is sdk else {"attributes": _attributes(op)}
-    with spans.start_span(name=name, **known) as span:
+    options = {"op": op, "origin": ORIGIN} if spans is sdk else {"attributes": _attributes(op)}
+    with spans.start_span(name=name, **options) as span:
         _set_count(span, count)
         yield
 
 
 @contextmanager
 def _unsampled(sdk: Any) -> Iterator[None]:
-    """As part of a trace that is not sampled, streamed spans are not sent.
+    """Streamed spans are not sent if their trace is not sampled.
 
-    A `traces_sampler` of the project has the last word, for the span around all of them.
+    The project's `traces_sampler`, if there is one, still decides for the outermost span.
     """
     trace_id, span_id = uuid.uuid4().hex, uuid.uuid4().hex[:16]
     with sdk.isolation_scope():
@@ -141,7 +141,7 @@ def _unsampled(sdk: Any) -> Iterator[None]:
 
 @contextmanager
 def _segment(sdk: Any, headers: dict[str, str], count: int) -> Iterator[None]:
-    """A transaction of its own, in the trace that the headers name, if they do."""
+    """A transaction of its own, in the trace that the headers name, if any."""
     with sdk.isolation_scope(), _started(sdk, headers) as span:
         _set_count(span, count)
         yield
@@ -166,7 +166,7 @@ def _attributes(op: str) -> dict[str, str]:
 
 
 def _continue_trace(headers: dict[str, Any], trace: dict[str, str]) -> None:
-    """As Sentry's Celery integration does: outside for brokers, inside for `task.request`."""
+    """As Sentry's Celery integration does: outer headers for brokers, inner for `task.request`."""
     inner = headers.get("headers")
     inner = dict(inner) if isinstance(inner, dict) else {}
     for name, value in trace.items():

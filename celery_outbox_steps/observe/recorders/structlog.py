@@ -1,7 +1,7 @@
-"""structlog's variables of the caller: stored with the call, bound again around the relay's work.
+"""structlog: the caller's context variables, stored with the call and bound again by the relay.
 
-A batch has the messages of many callers, so only what all of them share surrounds its publishing; a
-log line about one message has that message's own variables.
+A batch has the messages of many callers, so a context is bound while it is published only if all of
+them share it; a log line about one message has that message's own variables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Structlog(Recorder):
-    """Carries the variables with these names; None: all of them."""
+    """Stores and binds the variables with these names; None means all of them."""
 
     library = "structlog.contextvars"
 
@@ -44,7 +44,7 @@ class Structlog(Recorder):
 
 @contextmanager
 def _bound(contextvars: Any, context: str | None) -> Iterator[None]:
-    """Bind while the block runs; then everything is as it was, also what was bound before."""
+    """Bind the variables while the block runs, then restore the values from before."""
     tokens = contextvars.bind_contextvars(**_variables(context))
     try:
         yield

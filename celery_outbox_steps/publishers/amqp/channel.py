@@ -1,8 +1,8 @@
-"""A channel in confirm mode that knows which of its messages the broker has answered for.
+"""A channel in confirm mode that tracks which of its messages the broker has answered.
 
 One channel serves one exchange: RabbitMQ closes a channel for a missing or forbidden exchange, and
-that then concerns every message on it and no other, before any of them is routed. Nothing here
-decides what to do about a failure; see `pipeline` for that.
+this then affects exactly the messages on it, before any of them is routed. Nothing here decides
+what to do about a failure; `pipeline` does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Delivery:
-    """One message of a batch: answered once the broker took or refused it, or it can't be sent."""
+    """One message of a batch: answered once the broker accepts or refuses it, or sending fails."""
 
     __slots__ = ("answered", "error", "index", "mandatory", "message")
 
@@ -31,9 +31,9 @@ class Delivery:
         self.message = message
         self.answered = False
         self.error: Exception | None = None
-        # "No queue took it" is an error where the message names its queue. An exchange with no
-        # queue behind it is legal in Celery (a Broadcast without workers, a topic that has no
-        # subscribers) and stays legal here.
+        # "No queue received it" is an error if the message names its queue. An exchange without
+        # queues is legal in Celery (a Broadcast without workers, a topic without subscribers) and
+        # stays legal here.
         self.mandatory = (
             message.mandatory
             or not message.exchange
@@ -41,13 +41,13 @@ class Delivery:
         )
 
     def fail(self, error: Exception) -> None:
-        """Its answer is an error; the first one counts."""
+        """Answer it with an error; the first error counts."""
         self.answered = True
         self.error = self.error or error
 
 
 class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hints
-    """Opened and in confirm mode from the start; unusable after a channel error.
+    """Open and in confirm mode from the start; unusable after a channel error.
 
     The underscored methods are py-amqp's hooks: see `upstream.amqp.CHANNEL_HOOKS`.
     """
@@ -61,12 +61,12 @@ class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hint
         self.confirm_select()
 
     def expect(self, delivery: Delivery) -> None:
-        """Note a message that is about to be written: its tag is the number of those before it."""
+        """Register a message that is about to be written. The broker numbers them from 1."""
         self._last_tag += 1
         self.pending[self._last_tag] = delivery
 
     def write(self, message: Message, *, mandatory: bool) -> None:
-        """Let py-amqp write it: the slow way, for a transport that we don't know."""
+        """Let py-amqp write it: slower, for transports that `write_frames` does not support."""
         content = as_amqp(message)
         self._basic_publish(content, message.exchange, message.routing_key, mandatory=mandatory)
 
@@ -81,7 +81,7 @@ class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hint
     def _on_basic_return(
         self, reply_code: int, reply_text: str, exchange: str, routing_key: str, message: Any
     ) -> None:
-        # The broker returns it first and acks it afterwards: with the ack it is answered.
+        # The broker returns the message first and acks it afterwards: the ack is the answer.
         delivery = self._find_returned(routing_key, message)
         if delivery is not None:
             delivery.error = Unroutable(
@@ -90,7 +90,7 @@ class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hint
             )
 
     def _on_close(self, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:
-        # py-amqp would open the channel again by itself, with a new count of tags.
+        # py-amqp would reopen the channel itself, and delivery tags would start at 1 again.
         self.send_method(spec.Channel.CloseOk)
         method = (class_id, method_id)
         self.closed_by = error_for_code(reply_code, reply_text, method, ChannelError)
@@ -105,7 +105,7 @@ class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hint
         return [pending.pop(each) for each in tags]
 
     def _find_returned(self, routing_key: str, message: Any) -> Delivery | None:
-        # Returns come in the order of publishing. If two are equal in all that is compared here,
+        # Returns come in the order of publishing. If two are equal in everything compared here,
         # they are the same message twice, and either may get the error.
         candidates = [
             delivery
@@ -114,11 +114,11 @@ class ConfirmChannel(Channel):  # type: ignore[misc]  # py-amqp has no type hint
             and delivery.error is None
             and delivery.message.routing_key == routing_key
         ]
-        alike = (delivery for delivery in candidates if _alike(delivery.message, message))
-        return next(alike, candidates[0] if candidates else None)
+        equal = (delivery for delivery in candidates if _is_same(delivery.message, message))
+        return next(equal, candidates[0] if candidates else None)
 
 
-def _alike(ours: Message, returned: Any) -> bool:
+def _is_same(ours: Message, returned: Any) -> bool:
     properties = returned.properties
     return (
         properties.get("correlation_id") == ours.properties.get("correlation_id")

@@ -1,8 +1,8 @@
 """One message as the bytes of its AMQP 0-9-1 frames: equal to py-amqp's, several times faster.
 
 py-amqp serialises headers value by value through a BytesIO and writes each message to the socket
-by itself. Here a message becomes one bytes object, so that many of them share one write. Types that
-the fast path does not know (dates, decimals, subclasses) and errors are left to py-amqp itself; a
+separately. Here a message becomes one bytes object, so that many share one write. Types that the
+fast path does not support (dates, decimals, subclasses) and errors are left to py-amqp; a
 property-based test shows that the two are equal, byte for byte. `pipeline` writes the bytes.
 """
 
@@ -42,11 +42,11 @@ _ENVELOPE = 8
 
 
 def publish_frames(message: Message, channel: int, frame_max: int, *, mandatory: bool) -> bytes:
-    """Everything that publishes `message` on that channel. Raises what py-amqp would raise."""
+    """The frames that publish `message` on that channel. Raises what py-amqp would raise."""
     method = _publish_method(message.exchange, message.routing_key, mandatory)
     try:
         header = _content_header(message)
-    except Exception:  # noqa: BLE001  whatever it was, py-amqp decides
+    except Exception:  # noqa: BLE001  py-amqp decides about everything that fails here
         if header_size(message) + _ENVELOPE > frame_max:
             raise _too_large(header_size(message), frame_max) from None
         return frames_by_pyamqp(message, channel, frame_max, mandatory=mandatory)
@@ -56,9 +56,9 @@ def publish_frames(message: Message, channel: int, frame_max: int, *, mandatory:
         *(_frame_head(_METHOD, channel, len(method)), method, _END),
         *(_frame_head(_HEADER, channel, len(header)), header, _END),
     ]
-    body, room = message.body, frame_max - _ENVELOPE
-    for start in range(0, len(body), room):
-        part = body if len(body) <= room else body[start : start + room]
+    body, longest = message.body, frame_max - _ENVELOPE
+    for start in range(0, len(body), longest):
+        part = body if len(body) <= longest else body[start : start + longest]
         frames += (_frame_head(_BODY, channel, len(part)), part, _END)
     return b"".join(frames)
 
@@ -142,7 +142,7 @@ _ITEM: dict[type, Callable[[Any], bytes]] = {
 
 
 def _too_large(size: int, frame_max: int) -> ContentTooLarge:
-    # RabbitMQ would close the connection (501), at the cost of the other messages on it.
+    # RabbitMQ would close the connection (501), which would interrupt all other messages on it.
     return ContentTooLarge(
         f"the message's headers take {size} bytes and the broker's frame_max is {frame_max}"
     )

@@ -1,9 +1,9 @@
 """One batch on one connection: everything is written at once, and a poison message fails alone.
 
 RabbitMQ refuses a message by closing the channel, and then does not confirm what it has routed
-before: sent again, those messages would arrive twice. So a message that it may close a channel for
-is kept away from the rest. Every exchange has its own channel, a body larger than any that the
-broker has accepted goes first and alone, and properties that the broker checks go last and alone.
+before: sent again, those messages would arrive twice. So a message that may close a channel is kept
+apart. Every exchange has its own channel, a message with a body larger than any accepted so far is
+sent first and alone, and messages with properties that RabbitMQ checks are sent last and alone.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ if TYPE_CHECKING:
 
 
 CHUNK = 64 * 1024
-"""Bytes per socket write. Small enough that confirms are read before a socket's buffer is full."""
+"""Bytes per socket write: small enough that confirms are read before a socket buffer is full."""
 MAX_CHANNELS = 64
-"""Exchanges that keep a channel open on one connection."""
+"""The number of exchanges that keep a channel open on one connection."""
 LONGEST_EXPIRATION = 2**32 - 1
-"""Milliseconds, almost 50 days: RabbitMQ's limit depends on its version and is not below this."""
+"""Milliseconds, almost 50 days: RabbitMQ's limit depends on its version, but is never lower."""
 
 
 class ConnectionState:
-    """What the publisher remembers of one connection, without keeping it alive."""
+    """What the publisher remembers about one connection, without keeping the connection alive."""
 
     def __init__(self, wire: Wire) -> None:
         self.channels: WeakValueDictionary[str, ConfirmChannel] = WeakValueDictionary()
         self.accepted = -1
-        """The largest body that the broker has taken: max_message_size can't be below it."""
+        """The largest body that the broker has accepted: its max_message_size can't be lower."""
         self.blocked = False
-        """Whether the broker has told us to stop (memory or disk alarm)."""
+        """Whether the broker blocks publishers (a memory or disk alarm)."""
         self.can_write_frames = can_write_frames(wire)
         wire.on_blocked = self._note_blocked(wire.on_blocked, blocked=True)
         wire.on_unblocked = self._note_blocked(wire.on_unblocked, blocked=False)
 
-    def _note_blocked(self, others: Any, *, blocked: bool) -> Any:
+    def _note_blocked(self, callback: Any, *, blocked: bool) -> Any:
         def note(*reason: str) -> None:
             self.blocked = blocked
-            if others:
-                others(*reason)
+            if callback:
+                callback(*reason)
 
         return note
 
 
 class Pipeline:
-    """The order in which one batch goes out on one connection."""
+    """Sends one batch on one connection, in an order that keeps refusals apart."""
 
     def __init__(self, wire: Wire, state: ConnectionState, deadline: Deadline) -> None:
         self.wire = wire
@@ -70,12 +70,12 @@ class Pipeline:
         self._size = 0
 
     def send_all(self, deliveries: list[Delivery]) -> None:
-        """Get an answer for every delivery, or raise what stopped the connection as a whole.
+        """Get an answer for every delivery, or raise the error that stopped the whole connection.
 
-        After a closed channel its unanswered messages go out again one by one. Some of them may
-        have been routed already, and then arrive twice. That takes an exchange that is deleted or a
-        permission that is lost while the batch is on its way, or a topic permission that forbids
-        one routing key of an exchange and not another.
+        If a channel was closed, its unanswered messages are sent again one by one. Some of them may
+        have been routed already and then arrive twice. This happens only if an exchange is deleted
+        or a permission is lost while the batch is being sent, or if a topic permission forbids one
+        routing key of an exchange and not another.
         """
         together: list[Delivery] = []
         alone: list[Delivery] = []
@@ -97,9 +97,9 @@ class Pipeline:
                 self._send_alone(each)
 
     def await_unblocked(self) -> None:
-        """Raise `Blocked` if the broker does not take messages again in time."""
+        """Wait while the broker blocks publishers. Raises `Blocked` if that lasts too long."""
         while self.state.blocked:
-            if self.deadline.passed() or not self._drain(self.deadline.left()):
+            if self.deadline.passed() or not self._drain(self.deadline.remaining()):
                 self._refuse_if_blocked()
 
     def abandon(self) -> None:
@@ -109,7 +109,7 @@ class Pipeline:
         self.state.channels = WeakValueDictionary()
 
     def _try_largest(self, larger: list[Delivery]) -> None:
-        """Send the largest first: if the broker takes it, it also takes the size of the others."""
+        """Send the largest first: if the broker accepts it, the others are not too large either."""
         for each in sorted(larger, key=lambda each: len(each.message.body), reverse=True):
             if self._send_alone(each):
                 self.state.accepted = len(each.message.body)
@@ -120,7 +120,7 @@ class Pipeline:
         exchange = delivery.message.exchange
         error = self.lost.pop(exchange, None)
         if isinstance(error, NotFound):
-            # True for every message to that exchange: don't have the channel closed for each.
+            # The same for every message to that exchange: don't have a channel closed for each.
             self.lost[exchange] = error
             delivery.fail(error)
             return False
@@ -133,7 +133,7 @@ class Pipeline:
         return True
 
     def _write(self, deliveries: Iterable[Delivery]) -> int:
-        """Write what can be written and count it; confirms that arrive are read in between."""
+        """Write what can be written, reading confirms in between. Returns how many were written."""
         count = 0
         for delivery in deliveries:
             frames = None if delivery.answered else self._frames(delivery)
@@ -147,7 +147,7 @@ class Pipeline:
         return count
 
     def _frames(self, delivery: Delivery) -> bytes | None:
-        """What to write for it. None if it can't be encoded, or its exchange's channel is lost."""
+        """The bytes to write. None if it can't be encoded, or its exchange's channel is lost."""
         message, mandatory = delivery.message, delivery.mandatory
         if message.exchange in self.lost:
             return None
@@ -192,7 +192,7 @@ class Pipeline:
     def _await_confirms(self) -> None:
         for channel in list(self.state.channels.values()):
             while channel.pending:
-                if self.deadline.passed() or not self._drain(self.deadline.left()):
+                if self.deadline.passed() or not self._drain(self.deadline.remaining()):
                     self._refuse_if_blocked()
                     raise ConfirmTimeout("the broker did not confirm in time (send_timeout)")
 
@@ -218,7 +218,7 @@ class Pipeline:
 
 
 def _is_checked_by_broker(message: Message) -> bool:
-    """Whether it has a property that RabbitMQ checks, and closes the channel for if it is wrong."""
+    """Whether it has a property that RabbitMQ checks: it closes the channel if that is wrong."""
     properties, headers = message.properties, message.headers
     return (
         "user_id" in properties

@@ -1,9 +1,9 @@
 """RabbitMQ through py-amqp: the whole batch is written, then its confirms are awaited.
 
-A message counts as published only after the broker's ack. What the broker refuses with an answer,
-or by closing a channel, is that message's error; `pipeline` says how the others are protected from
-it. An error that ends the connection interrupts the batch: the relay then sends the messages one by
-one to find the cause.
+A message counts as published only after the broker's ack. A refusal, with an answer or by closing a
+channel, is that message's own error; `pipeline` protects the other messages from it. An error that
+ends the connection interrupts the batch: the relay then sends the messages one by one to find the
+cause. The next step of the path is `pipeline`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class AmqpPublisher:
-    """Pipelined, confirmed publishing on channels of its own, on connections of the app's pool."""
+    """Pipelined, confirmed publishing on its own channels, on connections of the app's pool."""
 
     lazy = False
 
@@ -40,17 +40,17 @@ class AmqpPublisher:
         self._states: WeakKeyDictionary[Wire, ConnectionState] = WeakKeyDictionary()
 
     def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
-        """See `Publisher.publish`. The order is kept, except for messages that must go alone."""
+        """See `Publisher.publish`. Keeps the order, except for messages that are sent alone."""
         deliveries = [Delivery(index, message) for index, message in enumerate(messages)]
         outage = self._deliver(deliveries, Deadline(timeout)) if deliveries else None
         for delivery in deliveries:
             if delivery.answered:
                 yield Receipt(delivery.index, delivery.error)
         if outage is not None and not all(delivery.answered for delivery in deliveries):
-            raise outage  # otherwise it hit only events, which are best effort
+            raise outage  # otherwise it affected only events, which are best effort
 
     def reachable(self, timeout: float) -> bool:
-        """A connection and a channel can be opened; that involves no queue or exchange."""
+        """Whether a connection and a channel can be opened, which needs no queue or exchange."""
         try:
             with self._live_producer(Deadline(timeout)) as producer:
                 producer.connection.connection.channel().close()
@@ -59,11 +59,11 @@ class AmqpPublisher:
         return True
 
     def close(self) -> None:
-        """Forget the channels; they end with their connections, which belong to the pool."""
+        """Drop the channels; they end with their connections, which belong to the pool."""
         self._states.clear()
 
     def _deliver(self, deliveries: list[Delivery], deadline: Deadline) -> Outage | None:
-        """Answer what can be answered. Returns the outage that left the rest without an answer."""
+        """Get as many answers as possible. Returns the outage that prevented the others."""
         try:
             with self._live_producer(deadline) as producer:
                 wire = producer.connection.connection
@@ -85,20 +85,20 @@ class AmqpPublisher:
 
     @contextmanager
     def _live_producer(self, deadline: Deadline) -> Iterator[Any]:
-        """A producer whose connection is alive, with every read and write bounded."""
+        """A producer whose connection is alive, with a timeout for every read and write."""
         with pooled_producer(self.app, deadline) as producer:
             _reconnect_if_lost(producer.connection, deadline)
-            with socket_timeout(producer.connection.connection, deadline.left()):
+            with socket_timeout(producer.connection.connection, deadline.remaining()):
                 try:
                     yield producer
-                except ConnectionForced as exc:  # by an operator, or by a broker that shuts down
+                except ConnectionForced as exc:  # closed by an operator, or by a broker's shutdown
                     raise Outage(describe(exc)) from exc
 
     def _send_with_events(
         self, pipeline: Pipeline, producer: Any, deliveries: list[Delivery]
     ) -> None:
-        """The messages, and after them the `task-sent` events of those that the broker took."""
-        pipeline.await_unblocked()  # a blocked connection gets no answer, not even to a new channel
+        """Send the messages, and then the `task-sent` events of those that the broker accepted."""
+        pipeline.await_unblocked()  # a blocked connection gets no answers, not even to channel.open
         self._send(pipeline, producer, deliveries)
         events = [
             Delivery(each.index, each.message.event)
@@ -131,7 +131,7 @@ def _reconnect_if_lost(connection: Any, deadline: Deadline) -> None:
 
 
 def _declare_all(producer: Any, deliveries: list[Delivery]) -> None:
-    """Each entity once per connection; a refusal is the failure of those that need that entity."""
+    """Declare each entity once per connection. A refusal fails the messages that need it."""
     declared = producer.connection.declared_entities
     tried: dict[int, Exception | None] = {}
     for delivery in deliveries:
@@ -146,7 +146,7 @@ def _declare_all(producer: Any, deliveries: list[Delivery]) -> None:
 
 
 def _declare(entity: Any, producer: Any) -> Exception | None:
-    # On the producer's own channel: the broker closes it on a refusal, and py-amqp opens it again.
+    # On the producer's own channel: the broker closes it on a refusal, and py-amqp reopens it.
     try:
         maybe_declare(entity, producer.channel)
     except OSError:

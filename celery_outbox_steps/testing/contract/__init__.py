@@ -1,9 +1,9 @@
 """The Store contract as a test suite, for our stores and for one that you write.
 
 Subclass `StoreContract` in a test module and provide a fixture `backend` (see `Backend`): every
-promise of `celery_outbox_steps.store` is then one test. The suite knows no Django and no database;
-`MemoryBackend` runs it on `MemoryStore` and its subclasses. This package imports pytest, which
-nothing else here does.
+promise of `celery_outbox_steps.store` is then one test. The suite uses no Django and no database;
+`MemoryBackend` runs it on `MemoryStore` and its subclasses. No other module of
+`celery_outbox_steps` imports pytest.
 """
 
 from __future__ import annotations

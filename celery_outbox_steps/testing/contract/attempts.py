@@ -1,4 +1,7 @@
-"""Attempts are counted once, whether or not they were begun before they were made."""
+"""Attempts are counted once, with or without a `begin_attempt` before them.
+
+Part of `StoreContract`: `Store.begin_attempt`, and the `retries` of a row after each outcome.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AttemptsContract:
-    """`begin_attempt`, and how `retries` ends after each outcome."""
+    """`begin_attempt`, and the value of `retries` after each outcome."""
 
     def test_the_row_remembers_an_attempt_before_it_is_made(self, backend: Backend) -> None:
         store = backend.store()
@@ -30,7 +33,7 @@ class AttemptsContract:
         store = backend.store()
         store.begin_attempt(claim_one(backend, store), "me")
         backend.pass_time(LEASE + 1)
-        message = only(backend.store().claim(10, LEASE, "heir"))
+        message = only(backend.store().claim(10, LEASE, "successor"))
         assert (message.retries, message.attempted, message.orphaned) == (1, True, True)
 
     def test_begin_attempt_returns_the_message_as_it_was_claimed(self, backend: Backend) -> None:
@@ -63,7 +66,7 @@ class AttemptsContract:
         store = backend.store()
         message = claim_one(backend, store, "slow")
         backend.pass_time(LEASE + 1)
-        backend.store().claim(10, LEASE, "heir")
+        backend.store().claim(10, LEASE, "successor")
         before = backend.rows()
         assert store.begin_attempt(message, "slow") is None
         assert backend.rows() == before

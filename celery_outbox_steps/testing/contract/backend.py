@@ -1,8 +1,8 @@
-"""What the contract suite needs besides a Store: rows to put in, a look at them, and time.
+"""What the contract suite needs besides a Store: to add rows, to read them, and to advance time.
 
-`Backend` is what the fixture `backend` returns: one empty outbox table, on which the suite opens as
-many stores as it likes. `MemoryBackend` is the one for `MemoryStore` and its subclasses. The
-helpers below it are shared by the modules of the suite.
+The fixture `backend` returns a `Backend`: one empty outbox table, on which the suite opens any
+number of stores. `MemoryBackend` is the one for `MemoryStore` and its subclasses. The helpers below
+it are shared by the modules of the suite.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Backend(Protocol):
         """A new store on this table. Called from several threads; each store stays in one."""
 
     def add(self, count: int = 1, *, due_in: float = 0.0, **columns: Any) -> list[int]:
-        """Put rows into the table, due in `due_in` seconds; their ids, ascending.
+        """Put rows into the table, due in `due_in` seconds. Returns their ids, ascending.
 
-        `columns` are fields of `ClaimedMessage`; those that are not given have any valid value
-        (`args`, `kwargs` and `options`: "[]", "{}" and "{}").
+        `columns` are fields of `ClaimedMessage`; the others get any valid value (`args`, `kwargs`
+        and `options`: "[]", "{}" and "{}").
         """
 
     def rows(self) -> list[dict[str, Any]]:
@@ -56,14 +56,14 @@ class Backend(Protocol):
         """All dead letters by id: the contents of the row, `retries` and `failure_reason`."""
 
     def seconds_until(self, moment: Any) -> float:
-        """How far a time from `rows()` is ahead of the store's clock."""
+        """Seconds from now, by the store's clock, until a time from `rows()`."""
 
     def pass_time(self, seconds: float) -> None:
         """Let the store's clock advance, or move every stored time into the past."""
 
 
 class MemoryBackend:
-    """Stores in memory that share their rows, as relays share a table, on a clock that we turn."""
+    """Stores in memory that share their rows, as relays share a table, on a clock of its own."""
 
     def __init__(self, store_class: type[MemoryStore] = MemoryStore) -> None:
         self._shift = 0.0
@@ -92,7 +92,7 @@ class MemoryBackend:
 
 
 def only(items: Iterable[T]) -> T:
-    """The one item that there is."""
+    """The only item. Fails if there are none or several."""
     (item,) = items
     return item
 
@@ -101,16 +101,16 @@ def ids_of(messages: Iterable[ClaimedMessage]) -> list[int]:
     return [message.id for message in messages]
 
 
-def eventually(look: Callable[[], T], timeout: float = 10.0) -> T:
-    """The first answer that is true, or the last one when time is up."""
+def eventually(poll: Callable[[], T], timeout: float = 10.0) -> T:
+    """The first answer of `poll()` that is true, or the last one when the time is up."""
     deadline = time.monotonic() + timeout
-    while not (answer := look()) and time.monotonic() < deadline:
+    while not (answer := poll()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return answer
 
 
 def repeat_until(done: Callable[[], bool], timeout: float = 30.0) -> Iterator[None]:
-    """Loop until `done()`, or until time is up: a broken store must fail, not hang."""
+    """Loop until `done()`, or until the time is up: with a broken store a test fails, not hangs."""
     deadline = time.monotonic() + timeout
     while not done() and time.monotonic() < deadline:
         yield

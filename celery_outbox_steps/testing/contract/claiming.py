@@ -1,4 +1,7 @@
-"""What a claim hands out: which rows, in which order, and how many bytes of them."""
+"""What a claim returns: which rows, in which order, and how many bytes of them.
+
+Part of `StoreContract`: `Store.claim` without leases, which are in `leases`.
+"""
 
 from __future__ import annotations
 

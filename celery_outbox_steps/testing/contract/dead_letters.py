@@ -1,4 +1,7 @@
-"""Dead letters: replayed and purged, by id, task name and age."""
+"""Dead letters are counted, replayed and purged by id, task name and age.
+
+Part of `StoreContract`: the methods of an `OperatorStore` that take `DeadLetters`.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class DeadLettersContract:
-    """Which dead letters are meant, and that none is replayed twice."""
+    """A selection matches the right dead letters, and none is replayed twice."""
 
     def test_replay_makes_dead_letters_due_with_no_retries(self, backend: Backend) -> None:
-        bury(backend, task_id="abc", args="[7]", retries=5)
+        add_dead_letters(backend, task_id="abc", args="[7]", retries=5)
         assert backend.store().replay(DeadLetters()) == 1
         assert backend.dead_letters() == []
         message = only(backend.store().claim(10, LEASE, "me"))
         assert (message.task_id, message.args, message.retries) == ("abc", "[7]", 0)
 
     def test_replay_takes_the_named_ones(self, backend: Backend) -> None:
-        first, second, third = bury(backend, 3)
+        first, second, third = add_dead_letters(backend, 3)
         assert backend.store().replay(DeadLetters([first, third])) == 2
         assert [letter["id"] for letter in backend.dead_letters()] == [second]
         assert backend.store().replay(DeadLetters([])) == 0
 
     def test_replay_by_task_and_limit(self, backend: Backend) -> None:
-        bury(backend, 3, task_name="a")
-        bury(backend, 1, task_name="b")
+        add_dead_letters(backend, 3, task_name="a")
+        add_dead_letters(backend, 1, task_name="b")
         assert backend.store().replay(DeadLetters(task_name="a"), 2) == 2
         assert sorted(letter["task_name"] for letter in backend.dead_letters()) == ["a", "b"]
 
@@ -58,14 +61,14 @@ class DeadLettersContract:
     ) -> None:
         names = ("shop.pay_all", "shop.payXall", "Shop.pay_all", "shop.a[b]", "shop.50%!")
         for name in names:
-            bury(backend, task_name=name)
+            add_dead_letters(backend, task_name=name)
         which = DeadLetters(task_name=pattern)
         assert backend.store().count_dead_letters(which) == len(fitting)
         assert backend.store().replay(which) == len(fitting)
         assert {row["task_name"] for row in backend.rows()} == fitting
 
     def test_concurrent_replays_never_replay_twice(self, backend: Backend) -> None:
-        bury(backend, 60)
+        add_dead_letters(backend, 60)
 
         def replay(_: int) -> int:
             store, replayed = backend.store(), 0
@@ -78,19 +81,19 @@ class DeadLettersContract:
         assert len(backend.rows()) == 60
 
     def test_replay_takes_a_range_of_time(self, backend: Backend) -> None:
-        bury(backend, 1, task_name="old")
+        add_dead_letters(backend, 1, task_name="old")
         backend.pass_time(100)
-        bury(backend, 1, task_name="middle")
+        add_dead_letters(backend, 1, task_name="middle")
         backend.pass_time(100)
-        bury(backend, 1, task_name="new")
+        add_dead_letters(backend, 1, task_name="new")
         assert backend.store().replay(DeadLetters(older_than=50, newer_than=150)) == 1
         assert [row["task_name"] for row in backend.rows()] == ["middle"]
 
     def test_purge_removes_old_dead_letters_in_chunks(self, backend: Backend) -> None:
-        bury(backend, 3, task_name="a")
-        bury(backend, 1, task_name="b")
+        add_dead_letters(backend, 3, task_name="a")
+        add_dead_letters(backend, 1, task_name="b")
         backend.pass_time(100)
-        bury(backend, 1, task_name="a")
+        add_dead_letters(backend, 1, task_name="a")
         store = backend.store()
         old = DeadLetters(task_name="a", older_than=50)
         assert store.count_dead_letters(old) == 3
@@ -98,8 +101,8 @@ class DeadLettersContract:
         assert sorted(letter["task_name"] for letter in backend.dead_letters()) == ["a", "b"]
 
 
-def bury(backend: Backend, count: int = 1, **columns: Any) -> list[int]:
-    """Make new dead letters; their ids."""
+def add_dead_letters(backend: Backend, count: int = 1, **columns: Any) -> list[int]:
+    """Add new dead letters. Returns their ids."""
     backend.add(count, **columns)
     store = backend.store()
     store.settle([Dead(m, "no", 1) for m in store.claim(count, LEASE, "me")], "me")

@@ -1,4 +1,7 @@
-"""Who holds a row: leases that last and expire, adopted, released and orphaned rows."""
+"""Leases: they last, expire and are released; rows are adopted by their relay, or orphaned.
+
+Part of `StoreContract`: `Store.claim` and `Store.release`, seen by several relays.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LeasesContract:
-    """A row belongs to one relay until its lease ends; the next one learns what happened."""
+    """A row belongs to one relay until its lease ends; the next relay sees what happened to it."""
 
     def test_a_leased_row_is_claimed_by_no_other_relay(self, backend: Backend) -> None:
         backend.add()
@@ -25,7 +28,7 @@ class LeasesContract:
         row = only(backend.add())
         backend.store().claim(10, LEASE, "dead relay")
         backend.pass_time(LEASE + 1)
-        assert ids_of(backend.store().claim(10, LEASE, "heir")) == [row]
+        assert ids_of(backend.store().claim(10, LEASE, "successor")) == [row]
 
     def test_release_makes_rows_claimable_at_once_with_retries_untouched(
         self, backend: Backend
@@ -93,7 +96,7 @@ class LeasesContract:
         backend.add()
         backend.store().claim(10, LEASE, "dead relay")
         backend.pass_time(LEASE + 1)
-        message = only(backend.store().claim(10, LEASE, "heir"))
+        message = only(backend.store().claim(10, LEASE, "successor"))
         assert (message.attempted, message.orphaned) == (False, True)
 
     def test_a_released_row_is_not_orphaned(self, backend: Backend) -> None:
@@ -122,12 +125,12 @@ class LeasesContract:
         backend.add()
         backend.store().claim(10, LEASE, "me")
         backend.pass_time(LEASE + 1)
-        for relay in ("heir", "heir", "another"):
+        for relay in ("successor", "successor", "another"):
             store = backend.store()
             message = only(store.claim(10, LEASE, relay, adopt=True))
             assert message.orphaned
             assert store.settle([Deferred(message, "no time", 0)], relay) == 0
-        assert store.settle([Published(message)], "heir") == 0
+        assert store.settle([Published(message)], "successor") == 0
         assert backend.rows() == []
 
     def test_a_release_of_more_rows_than_a_statement_can_name(self, backend: Backend) -> None:

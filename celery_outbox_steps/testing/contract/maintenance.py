@@ -1,4 +1,7 @@
-"""Beside the path of a message: numbers, purging, waiting, and a store that was closed."""
+"""Apart from the path of a message: statistics, purging, waiting, and a store that was closed.
+
+Part of `StoreContract`: `sample`, `stats`, `purge_published`, `wait`, `wake` and `close`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MaintenanceContract:
-    """What operators and the idle relay ask of a store."""
+    """What operators and an idle relay use of a store."""
 
     def test_purge_removes_old_published_rows_in_chunks(self, backend: Backend) -> None:
         store = backend.store(retention=3600)

@@ -1,4 +1,7 @@
-"""What becomes of a row with each outcome, and who may still write it."""
+"""The effect of each outcome on a row, and which relay may still write it.
+
+Part of `StoreContract`: `Store.settle` and its fence.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +127,7 @@ class SettlingContract:
         slow = backend.store()
         claimed = slow.claim(10, LEASE, "slow")
         backend.pass_time(LEASE + 1)
-        assert len(backend.store().claim(1, LEASE, "heir")) == 1
+        assert len(backend.store().claim(1, LEASE, "successor")) == 1
         before = backend.rows()[0]
         assert slow.settle([outcome(message) for message in claimed], "slow") == 1
         assert next(row for row in backend.rows() if row["id"] == before["id"]) == before
@@ -178,17 +181,17 @@ class SettlingContract:
     def test_a_published_row_is_settled_even_where_its_claim_was_forgotten(
         self, backend: Backend, retention: float | None
     ) -> None:
-        store, message = forgotten(backend, retention)
+        store, message = claim_and_lose(backend, retention)
         assert store.settle([Published(message)], "me") == 0
-        assert backend.store().claim(10, LEASE, "heir") == []
+        assert backend.store().claim(10, LEASE, "successor") == []
         assert store.stats().depth == 0
 
     @pytest.mark.parametrize("retention", [None, 3600])
     def test_a_published_row_is_fenced_off_while_another_relay_holds_it(
         self, backend: Backend, retention: float | None
     ) -> None:
-        store, message = forgotten(backend, retention)
-        backend.store().claim(10, LEASE, "heir")
+        store, message = claim_and_lose(backend, retention)
+        backend.store().claim(10, LEASE, "successor")
         before = backend.rows()
         assert store.settle([Published(message)], "me") == 1
         assert backend.rows() == before
@@ -198,13 +201,13 @@ class SettlingContract:
     def test_every_other_outcome_needs_the_claim(
         self, backend: Backend, retention: float | None, kind: str
     ) -> None:
-        store, message = forgotten(backend, retention)
+        store, message = claim_and_lose(backend, retention)
         before = backend.rows()
         assert store.settle([OUTCOMES[kind](message)], "me") == 1
         assert (backend.rows(), backend.dead_letters()) == (before, [])
 
 
-def forgotten(backend: Backend, retention: float | None) -> tuple[Store, ClaimedMessage]:
+def claim_and_lose(backend: Backend, retention: float | None) -> tuple[Store, ClaimedMessage]:
     """A message whose claim is gone: the database crashed, or the row was released."""
     backend.add()
     store = backend.store(retention=retention)
