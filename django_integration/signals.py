@@ -1,8 +1,8 @@
-"""Django signals along the path of a message. Receivers can't hurt it: errors are logged only.
+"""Django signals for each step of a message. A receiver's error is logged and changes nothing else.
 
 `outbox_message_created` is sent in the caller, when the row is written and before the commit. The
 other three are sent by the relay through `SignalRecorder`, after the settle committed. Without
-receivers a batch costs three look-ups.
+receivers a batch costs three lookups.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SignalRecorder(Recorder):
     def on_settled(self, store: Any, outcomes: Sequence[Outcome]) -> None:
         if not isinstance(store, DjangoStore):
             return
-        heard = [emit(outcomes) for emit in (_emit_sent, _emit_failed, _emit_dead_lettered)]
-        if any(heard):
+        received = [emit(outcomes) for emit in (_emit_sent, _emit_failed, _emit_dead_lettered)]
+        if any(received):
             _close_old_connections()
 
 
@@ -54,16 +54,16 @@ signal_recorder = SignalRecorder()
 
 
 def _emit_sent(outcomes: Sequence[Outcome]) -> bool:
-    """Whether there are receivers, which may have opened a connection; the other two as well."""
-    heard = outbox_message_sent.has_listeners(DjangoStore)
-    for row in (each.message for each in outcomes if heard and isinstance(each, Published)):
+    """Returns whether the signal has receivers, which may have opened a connection."""
+    has_receivers = outbox_message_sent.has_listeners(DjangoStore)
+    for row in (each.message for each in outcomes if has_receivers and isinstance(each, Published)):
         _send(outbox_message_sent, DjangoStore, task_id=row.task_id, task_name=row.task_name)
-    return heard
+    return has_receivers
 
 
 def _emit_failed(outcomes: Sequence[Outcome]) -> bool:
-    heard = outbox_message_failed.has_listeners(DjangoStore)
-    for row in (each.message for each in outcomes if heard and isinstance(each, Retry)):
+    has_receivers = outbox_message_failed.has_listeners(DjangoStore)
+    for row in (each.message for each in outcomes if has_receivers and isinstance(each, Retry)):
         _send(
             outbox_message_failed,
             DjangoStore,
@@ -71,12 +71,12 @@ def _emit_failed(outcomes: Sequence[Outcome]) -> bool:
             task_name=row.task_name,
             retries=row.retries + 1,
         )
-    return heard
+    return has_receivers
 
 
 def _emit_dead_lettered(outcomes: Sequence[Outcome]) -> bool:
-    heard = outbox_message_dead_lettered.has_listeners(DjangoStore)
-    dead = [each.message for each in outcomes if heard and isinstance(each, Dead)]
+    has_receivers = outbox_message_dead_lettered.has_listeners(DjangoStore)
+    dead = [each.message for each in outcomes if has_receivers and isinstance(each, Dead)]
     if dead:
         _send(
             outbox_message_dead_lettered,
@@ -84,14 +84,14 @@ def _emit_dead_lettered(outcomes: Sequence[Outcome]) -> bool:
             task_ids=[row.task_id for row in dead],
             task_names=[row.task_name for row in dead],
         )
-    return heard
+    return has_receivers
 
 
 def _send(signal: Signal, sender: Any, **arguments: Any) -> None:
-    """Send to all receivers; an error of one is logged and reaches no other."""
+    """Send to all receivers; the error of one is logged and does not affect the others."""
     try:
         answers: list[tuple[Any, Any]] = traced(signal.send_robust, sender, **arguments)
-    except Exception as exc:  # noqa: BLE001  Django stumbles over receivers without a __qualname__
+    except Exception as exc:  # noqa: BLE001  Django fails on receivers without a __qualname__
         answers = [(signal, exc)]
     for receiver, answer in answers:
         if isinstance(answer, Exception):
@@ -100,9 +100,9 @@ def _send(signal: Signal, sender: Any, **arguments: Any) -> None:
 
 
 def _close_old_connections() -> None:
-    """The relay's thread has no requests, whose end would close what a receiver has opened.
+    """Close what receivers opened: Django does so after a request, and the relay has none.
 
-    Not Django's own function: that one also closes what a test's transaction is running on.
+    Not Django's own function: that also closes a connection in the transaction of a test.
     """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
