@@ -1,4 +1,8 @@
-"""Cost: what the relay takes from its worker, its machine and its database."""
+"""Cost: what the relay takes from its worker, its machine and its database.
+
+Idle CPU and memory, load on the database, and throughput of the worker's own tasks. `versus.py`
+subtracts what a worker takes without a relay.
+"""
 
 from __future__ import annotations
 

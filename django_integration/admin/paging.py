@@ -100,7 +100,7 @@ class CappedPaginator(AnyPaginator):
 
     @cached_property
     def total(self) -> int | None:
-        """The estimated number of rows in the table; None if filters or the database leave it open."""
+        """The estimated number of rows; None for a filtered list, or without statistics."""
         if self.object_list.query.where:
             return None
         estimated = estimate(self.object_list.db, self.object_list.model._meta.db_table)

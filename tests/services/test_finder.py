@@ -87,9 +87,9 @@ def test_wait_for_fails_with_the_message() -> None:
 
 @pytest.fixture(autouse=True)
 def _forget_what_was_found() -> Iterator[None]:
-    helpers._look.cache_clear()
+    helpers._find_service.cache_clear()
     yield
-    helpers._look.cache_clear()
+    helpers._find_service.cache_clear()
 
 
 def _order(name: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:

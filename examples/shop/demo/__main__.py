@@ -143,7 +143,7 @@ def the_broker_goes_away(story: Story, stage: Stage) -> None:
 
 
 def relay_noticed(worker: Worker) -> bool:
-    """It failed to publish, or the worker lost its own connection and closed the relay's gate."""
+    """It failed to publish, or the worker lost its own connection and paused the relay."""
     return worker.has_logged("celery_outbox_broker_unavailable") or worker.has_logged(
         "Connection to broker lost"
     )
