@@ -18,9 +18,9 @@ from celery_outbox_steps.observe.recorder import Recorder, traced
 from django_integration.store.base import DjangoStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from celery_outbox_steps.messages import Outcome
+    from celery_outbox_steps.messages import ClaimedMessage, Outcome
 
 outbox_message_created = Signal()
 """Arguments: task_id, task_name. Sender: the app's class."""
@@ -45,25 +45,29 @@ class SignalRecorder(Recorder):
     def on_settled(self, store: Any, outcomes: Sequence[Outcome]) -> None:
         if not isinstance(store, DjangoStore):
             return
-        received = [emit(outcomes) for emit in (_emit_sent, _emit_failed, _emit_dead_lettered)]
-        if any(received):
+        emitters = {
+            kind: emit
+            for kind, (signal, emit) in _EMITTERS.items()
+            if signal.has_listeners(DjangoStore)
+        }
+        for kind, emit in emitters.items():
+            settled = [each.message for each in outcomes if isinstance(each, kind)]
+            if settled:
+                emit(settled)
+        if emitters:
             _close_old_connections()
 
 
 signal_recorder = SignalRecorder()
 
 
-def _emit_sent(outcomes: Sequence[Outcome]) -> bool:
-    """Returns whether the signal has receivers, which may have opened a connection."""
-    has_receivers = outbox_message_sent.has_listeners(DjangoStore)
-    for row in (each.message for each in outcomes if has_receivers and isinstance(each, Published)):
+def _emit_sent(rows: Sequence[ClaimedMessage]) -> None:
+    for row in rows:
         _send(outbox_message_sent, DjangoStore, task_id=row.task_id, task_name=row.task_name)
-    return has_receivers
 
 
-def _emit_failed(outcomes: Sequence[Outcome]) -> bool:
-    has_receivers = outbox_message_failed.has_listeners(DjangoStore)
-    for row in (each.message for each in outcomes if has_receivers and isinstance(each, Retry)):
+def _emit_failed(rows: Sequence[ClaimedMessage]) -> None:
+    for row in rows:
         _send(
             outbox_message_failed,
             DjangoStore,
@@ -71,20 +75,22 @@ def _emit_failed(outcomes: Sequence[Outcome]) -> bool:
             task_name=row.task_name,
             retries=row.retries + 1,
         )
-    return has_receivers
 
 
-def _emit_dead_lettered(outcomes: Sequence[Outcome]) -> bool:
-    has_receivers = outbox_message_dead_lettered.has_listeners(DjangoStore)
-    dead = [each.message for each in outcomes if has_receivers and isinstance(each, Dead)]
-    if dead:
-        _send(
-            outbox_message_dead_lettered,
-            DjangoStore,
-            task_ids=[row.task_id for row in dead],
-            task_names=[row.task_name for row in dead],
-        )
-    return has_receivers
+def _emit_dead_lettered(rows: Sequence[ClaimedMessage]) -> None:
+    _send(
+        outbox_message_dead_lettered,
+        DjangoStore,
+        task_ids=[row.task_id for row in rows],
+        task_names=[row.task_name for row in rows],
+    )
+
+
+_EMITTERS: dict[type[Outcome], tuple[Signal, Callable[[Sequence[ClaimedMessage]], None]]] = {
+    Published: (outbox_message_sent, _emit_sent),
+    Retry: (outbox_message_failed, _emit_failed),
+    Dead: (outbox_message_dead_lettered, _emit_dead_lettered),
+}
 
 
 def _send(signal: Signal, sender: Any, **arguments: Any) -> None:

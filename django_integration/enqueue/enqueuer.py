@@ -155,7 +155,7 @@ class Enqueuer:
             )
 
     def _row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
-        sealed = _seal(producer)
+        sealed = _sealed_message(producer)
         redacted: tuple[str | None, str | None] = (None, None)
         redactor = self.settings.redactor
         if redactor is not None:
@@ -220,7 +220,7 @@ def _replace_if_lost(connection: BaseDatabaseWrapper, *, aged: bool) -> None:
         connection.close()
 
 
-def _seal(producer: CapturingProducer) -> Sealed:
+def _sealed_message(producer: CapturingProducer) -> Sealed:
     message, body = producer.messages[0], producer.body
     if len(producer.messages) > 1:
         message.event = producer.messages[1]

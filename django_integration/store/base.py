@@ -124,7 +124,7 @@ class DjangoStore:
         return counted if counted is None or counted.payload is None else _copy_payload(counted)
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
-        return len(outcomes) - self._writes.write_outcomes(outcomes, relay_id)
+        return len(outcomes) - self._writes.record_outcomes(outcomes, relay_id)
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
         return self._writes.clear_leases(ids, relay_id)

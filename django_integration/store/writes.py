@@ -45,7 +45,7 @@ class Writes:
         self._dialect = dialect
         self._keep = keep
 
-    def write_outcomes(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
+    def record_outcomes(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
         """Write all outcomes or none. Returns how many rows were within the fence."""
         groups = _grouped(outcomes)
         if not self._keep and not groups.postponed and not groups.dead:

@@ -19,9 +19,10 @@ from celery_outbox_steps.messages import (
     Published,
     Retry,
 )
-from celery_outbox_steps.observe.journal import METRIC_OF, Journal
-from celery_outbox_steps.observe.metrics import METRICS
+from celery_outbox_steps.observe.journal import Journal
+from celery_outbox_steps.observe.metrics import METRIC_OF, METRICS
 from django_integration import signals
+from django_integration.store import DjangoStore
 from tests.docs.pages import DOCS
 
 ROW = re.compile(r"^\| (\w+) \|(.+)\|$", re.MULTILINE)
@@ -109,7 +110,8 @@ def test_an_outcome_sends_the_signal_of_the_table(name: str) -> None:
     for each, receiver in receivers.items():
         known[each].connect(receiver)
     try:
-        signals.emit_settled([outcome for outcome in RESULTS[name][:1] if outcome])
+        settled = [outcome for outcome in RESULTS[name][:1] if outcome]
+        signals.signal_recorder.on_settled(DjangoStore("default"), settled)
     finally:
         for each, receiver in receivers.items():
             known[each].disconnect(receiver)
