@@ -37,7 +37,7 @@ CORRECT_PATH = "Correct the path, or install the package that it names."
 
 @register(TAG)
 def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
-    """Check every `CELERY_OUTBOX_*` setting; the Celery app's own configuration comes first."""
+    """Check every `CELERY_OUTBOX_*` setting; the Celery app's own values take precedence."""
     try:
         conf = celery_app().conf
     except ConfigurationError as exc:

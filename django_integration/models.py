@@ -2,7 +2,7 @@
 
 Names, clocks and states come from `schema.py`; a state is a method of `CeleryOutbox.objects`. The
 hot paths (enqueue, claim, settle) write SQL of their own, see `django_integration.enqueue.rows` and
-`django_integration.store`. Admin, commands and tests read through these models.
+`django_integration.store`. The admin and tests read through these models.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ROWS_READ = 50_000
 DAY = 24 * 60
 HEIGHT = 48
 BAR = 10
-"""Units per bar; the picture is stretched to the width that the page has."""
+"""Units per bar; the picture is stretched to the width of the page."""
 
 
 class Minute(NamedTuple):

@@ -130,7 +130,7 @@ class OutboxCelery(DjangoTaskByDefault):
     ) -> Any:
         """Send a retry or replacement. If the broker is down, store it outside any transaction.
 
-        Receivers of Celery's signals may call tasks: those calls are no retries and are stored.
+        Receivers of Celery's signals may call tasks: those calls are not retries, and are stored.
         """
         with bypassing_outbox(bypass=False):
             try:

@@ -1,6 +1,6 @@
 """What differs between databases: durations, id lists, sizes, and how a claim is written.
 
-Everything else of the Store is the same SQL everywhere. All times are the database's own clock, and
+Everything else of the Store is the same SQL in all databases. All times are the database's own clock, and
 a query on the due index always names the range that it reads. Statements take parameters with `%s`;
 a literal percent sign is doubled. See `postgresql.py`, `mysql.py` and `sqlite.py` for what each
 database needs, and docs/reference/sql for the statements in full.
@@ -80,7 +80,7 @@ class Dialect:
     pooled = False
     """Whether a pooler may run each of our transactions in another session."""
     watermark = True
-    """Whether deleted rows stay in the index for a while, so that claims had better skip them."""
+    """Whether deleted rows stay in the index for a while, so that claims should skip them."""
 
     @property
     def now(self) -> str:

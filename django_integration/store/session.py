@@ -1,8 +1,8 @@
 """The relay's own database session: opened on demand, closed after any error.
 
 Never one of Django's `connections`: those belong to threads and requests, may sit in a pool that a
-forked child closes, and may hold a transaction. Every failure leaves as `StoreError`, and the next
-statement opens a new session. Nothing here knows the outbox; see `base.py`.
+forked child closes, and may hold a transaction. A database error becomes a `StoreError`, and the
+next statement opens a new session. Nothing here knows the outbox; see `base.py`.
 """
 
 from __future__ import annotations

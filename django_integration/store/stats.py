@@ -1,7 +1,8 @@
 """Counts and ages of rows, for metrics and operators, at a cost that a full table can't raise.
 
 Every count reads at most a cap of rows along an index and then stops: it is exact below the cap and
-"at least" above it, where PostgreSQL's own statistics give a better estimate.
+"at least" above it, where PostgreSQL's own statistics give a better estimate. The gauges, `celery
+outbox status` and the admin show the results.
 """
 
 # ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
