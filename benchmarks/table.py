@@ -1,4 +1,4 @@
-"""The outbox tables under measurement, ours and the peer's, filled from the program that measures.
+"""The outbox tables under measurement, ours and the peer's, filled by the measuring program.
 
 500 rows are stored by real task calls; a backlog is made of copies of them, inserted by the
 database in one transaction, and dated as if they had arrived at 2,000 per second.

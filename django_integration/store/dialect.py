@@ -1,6 +1,6 @@
 """What differs between databases: durations, id lists, sizes, and how a claim is written.
 
-Everything else of the Store is the same SQL in all databases. All times are the database's own clock, and
+The rest of the Store is the same SQL for all databases. All times are the database's own clock, and
 a query on the due index always names the range that it reads. Statements take parameters with `%s`;
 a literal percent sign is doubled. See `postgresql.py`, `mysql.py` and `sqlite.py` for what each
 database needs, and docs/reference/sql for the statements in full.

@@ -1,7 +1,7 @@
 """One real `celery worker` behind pytest-celery's class, without Docker.
 
-Every method waits for a condition with a timeout, and a failure shows the worker's log. The process
-itself is in `processes.py`.
+Every wait has a condition and a timeout, and its failure shows the worker's log. The process itself
+is in `processes.py`.
 """
 
 from __future__ import annotations
