@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def run(environment: Environment, plan: Plan, names: list[str], folder: Path) -> int:
-    """Measure, report, and say which budgets hold; the exit status is not a verdict."""
+    """Measure, write the report and print which budgets hold; a missed one is no failure."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.project.settings"
     import django
 
@@ -78,7 +78,7 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path) ->
 
 
 def _interrupted(number: int, frame: object) -> None:  # noqa: ARG001
-    """SIGTERM ends us as Ctrl-C does: with what we started stopped."""
+    """Treat SIGTERM like Ctrl-C, so that every started process is stopped."""
     raise KeyboardInterrupt
 
 

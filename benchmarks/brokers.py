@@ -1,4 +1,8 @@
-"""The brokers as an observer sees them: how many messages lie in the queue, and since when."""
+"""The brokers as an observer sees them: how many messages are in the queue, and when.
+
+A rate is computed from the broker's own counts, not from what a contender reports. The observer
+reads no message. `sections/` uses it for every contender.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
     from benchmarks.processes import Process
 
-LOOK_EVERY = 0.02
+POLL_INTERVAL = 0.02
 TIMEOUT = 300.0
 
 
@@ -72,16 +76,16 @@ class Redis:
         self.purge()
 
 
-class Passage(NamedTuple):
-    """What was seen between the first message and the last."""
+class Throughput(NamedTuple):
+    """The rate between the first message and the last."""
 
     rate: float
     """Messages per second."""
     seconds: float
 
 
-def watch(broker: Broker, messages: int, processes: Sequence[Process]) -> Passage:
-    """Look until so many messages have arrived."""
+def watch(broker: Broker, messages: int, processes: Sequence[Process]) -> Throughput:
+    """Poll until this number of messages has arrived."""
     first: tuple[float, int] | None = None
     deadline = time.perf_counter() + TIMEOUT
     while True:
@@ -90,14 +94,14 @@ def watch(broker: Broker, messages: int, processes: Sequence[Process]) -> Passag
             first = now, count
         if first is not None and count >= messages:
             break
-        _still_hopeful(now < deadline, count, messages, processes)
-        time.sleep(LOOK_EVERY)
+        _check_progress(now < deadline, count, messages, processes)
+        time.sleep(POLL_INTERVAL)
     seconds = max(now - first[0], 1e-9)
-    return Passage((count - first[1]) / seconds, seconds)
+    return Throughput((count - first[1]) / seconds, seconds)
 
 
-def watch_drain(broker: Broker, messages: int, processes: Sequence[Process]) -> Passage:
-    """Look until a full queue is empty."""
+def watch_drain(broker: Broker, messages: int, processes: Sequence[Process]) -> Throughput:
+    """Poll until a full queue is empty."""
     began: float | None = None
     deadline = time.perf_counter() + TIMEOUT
     while True:
@@ -106,13 +110,13 @@ def watch_drain(broker: Broker, messages: int, processes: Sequence[Process]) -> 
             began, messages = now, count
         if count == 0 and began is not None:
             break
-        _still_hopeful(now < deadline, count, messages, processes)
-        time.sleep(LOOK_EVERY)
+        _check_progress(now < deadline, count, messages, processes)
+        time.sleep(POLL_INTERVAL)
     seconds = max(now - began, 1e-9)
-    return Passage(messages / seconds, seconds)
+    return Throughput(messages / seconds, seconds)
 
 
-def _still_hopeful(
+def _check_progress(
     in_time: bool,  # noqa: FBT001
     count: int,
     messages: int,

@@ -1,4 +1,8 @@
-"""The budgets, judged by the program: what we promise, what was measured, whether it holds."""
+"""The budgets: what is promised, what was measured, and whether the promise holds.
+
+A missed budget fails nothing: `report.py` shows it in the report. Each budget compares two
+contenders of one section, or has a fixed bound.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ TIMES = "times"
 
 @dataclass(frozen=True)
 class Budget:
-    """`at_most` or `at_least` that much; `measured` is None if its section did not run."""
+    """`bound` is the most if `at_most`, else the least; `measured` is None if not measured."""
 
     what: str
     bound: float

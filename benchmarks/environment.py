@@ -1,7 +1,7 @@
 """The environment of a run: services found or started, databases of our own, the peer installed.
 
-Nothing of anybody else's is touched: databases are named `outbox_bench…`, queues `outbox-bench.…`,
-and Redis has a database number of its own.
+Other data on the servers is not touched: databases are named `outbox_bench…`, queues
+`outbox-bench.…`, and Redis has a database number of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PEER = ("django-celery-outbox", "celery[redis]", "psycopg[binary]")
 
 
 class Environment:
-    """A context manager; in the end it drops and stops what it made and started."""
+    """A context manager that drops the databases it created and stops the servers it started."""
 
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}
@@ -36,7 +36,7 @@ class Environment:
             os.environ.update(service.environment())
             say(f"{TITLES[name]} {service.version}, {service.found}")
             self.services[name] = service
-        have_peer()
+        install_peer()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,8 +72,8 @@ class Environment:
         return where
 
 
-def have_peer() -> None:
-    """django-celery-outbox in an environment of its own, once."""
+def install_peer() -> None:
+    """Install django-celery-outbox into a virtual environment of its own, once."""
     stamp = PEER_PYTHON.parents[1] / ".installed"
     if stamp.exists():
         return
@@ -103,7 +103,7 @@ def _drop(where: str) -> None:
 
 
 def _run_outside(where: str, sql: str) -> None:
-    """A statement about a database, on the server's own one."""
+    """Execute a statement about a database, connected to the server's own database."""
     from django.db.utils import ConnectionHandler
 
     settings: dict[str, Any] = database(where)

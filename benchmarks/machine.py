@@ -1,4 +1,8 @@
-"""The facts of the machine and the exact versions: numbers mean little without them."""
+"""The machine and the exact versions, without which the numbers can't be judged.
+
+Reads only: nothing here changes a setting of the machine or of a server. `report.py` prints it
+below the tables.
+"""
 
 from __future__ import annotations
 

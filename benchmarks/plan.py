@@ -1,4 +1,7 @@
-"""How much is measured: the full plan for numbers, the quick one to see that everything works."""
+"""How much is measured: the full plan for numbers, the quick plan to check that everything works.
+
+Sizes only; what is measured is in `sections/`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bars with whiskers, as SVG by hand: readable on light and dark pages, no dependency."""
+"""Bar charts with whiskers, as hand-written SVG: readable on light and dark pages.
+
+Needs no plotting library and no script in the page. `report.py` writes one file per section.
+"""
 
 from __future__ import annotations
 

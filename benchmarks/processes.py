@@ -1,7 +1,7 @@
 """Contenders as processes: real workers, the peer's relay, and our small agents.
 
-Each has a session of its own and a log file. What it costs (CPU seconds, memory) is asked of the
-operating system, for the process and its children together.
+Each has a process group of its own and a log file. CPU seconds are those of the process and its
+children, memory is that of the process; both are read from the operating system.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ContenderError(Exception):
 
 
 class Process:
-    """One process; a context manager that waits until it is ready and stops it in the end."""
+    """One process; a context manager that starts it and kills it at the end of the block."""
 
     def __init__(self, argv: Sequence[str], env: dict[str, str], ready: str) -> None:
         self._argv, self._ready = list(argv), ready
@@ -86,7 +86,7 @@ class Process:
 
     def cpu(self) -> float:
         """CPU seconds so far."""
-        times = [each.cpu_times() for each in self._family()]
+        times = [each.cpu_times() for each in self._with_children()]
         return sum(each.user + each.system for each in times)
 
     def memory(self) -> float:
@@ -94,12 +94,12 @@ class Process:
         return psutil.Process(self.popen.pid).memory_info().rss / 1e6
 
     def kill(self) -> None:
-        """What was to be measured has been: a gentle stop takes a worker six seconds."""
+        """Not a warm stop: the measurement is over, and that would take a worker six seconds."""
         with suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
-    def _family(self) -> list[psutil.Process]:
+    def _with_children(self) -> list[psutil.Process]:
         parent = psutil.Process(self.popen.pid)
         return [parent, *parent.children(recursive=True)]
 
@@ -131,7 +131,7 @@ class Agent(Process):
 
 
 def run_agent(name: str, side: str, where: str, *arguments: str) -> str:
-    """An agent that has one thing to do and one thing to say."""
+    """Run an agent that does one thing and prints one answer."""
     with Agent(name, side, where, *arguments) as agent:
         return agent.answer()
 

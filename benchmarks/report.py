@@ -1,4 +1,8 @@
-"""The report: JSON for programs, Markdown and plots for people, all made from the same results."""
+"""The report: JSON for programs, Markdown and plots for people, all from the same results.
+
+Nothing is measured or judged here: `results.py` holds the values, `budgets.py` and `versus.py` the
+judgements. The committed report is docs/benchmarks.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What was measured: values by section, contender and metric, one value per round.
 
-A ratio is made round by round, of two values that were measured seconds apart, and only then is the
-median taken: a slow minute of the machine then hits both sides of it.
+A ratio is computed per round, from two values that were measured seconds apart, and only then is
+the median taken: a slow minute of the machine then affects both sides of it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Section:
 
 @dataclass
 class Results:
-    """Everything that a run found out."""
+    """Everything that a run measured."""
 
     plan: str
     machine: dict[str, Any]

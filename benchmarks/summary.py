@@ -1,4 +1,7 @@
-"""The README's numbers: a few rows of a full run, written between two comments by the program."""
+"""The README's numbers: a few rows of a full run, written between two comments by the program.
+
+Changes nothing outside the two comments, and only after a complete full run.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ PLAIN = "plain Celery, or the bare loop"
 
 
 def update(readme: Path, results: Results, plan: Plan) -> None:
-    """Replace what stands between the comments."""
+    """Replace the text between the comments."""
     text = "\n".join(lines(results, plan))
     readme.write_text(MARK.sub(rf"\g<1>{text}\n\g<2>", readme.read_text()))
 

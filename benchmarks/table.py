@@ -1,7 +1,7 @@
-"""The outbox tables under measurement, ours and the peer's, filled from the program that measures.
+"""The outbox tables under measurement, ours and the peer's, filled by the measuring program.
 
 500 rows are stored by real task calls; a backlog is made of copies of them, inserted by the
-database in one transaction, and dated as if they had come in at 2,000 per second.
+database in one transaction, and dated as if they had arrived at 2,000 per second.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 TEMPLATES = 500
 PER_SECOND = 2000
-PATIENCE = 60.0
-LONGEST = 2000  # times 500 rows: a million
+TIMEOUT = 60.0
+MOST_COPIES = 2000  # times 500 rows: a million
 
 DATED = {
     "postgresql": "clock_timestamp() + {} * interval '1 second'",
@@ -49,7 +49,7 @@ class Table:
             return cursor.fetchall() if cursor.description else []
 
     def reset(self) -> None:
-        """No row, and nothing left behind by former ones."""
+        """Remove all rows, and what deleted ones leave in the table."""
         if self.vendor == "sqlite":
             self.execute("DELETE FROM celery_outbox")
         else:
@@ -66,7 +66,7 @@ class Table:
                 self.execute("NOTIFY celery_outbox")
 
     def top_up(self, count: int) -> None:
-        """Have `count` due rows again, and no dead ones, where a measurement took some away."""
+        """Refill to `count` due rows after a measurement, and remove the dead ones."""
         due = "due_at <= now()" if self.side == "ours" else "retry_after IS NULL"
         (there,) = self.execute(f"SELECT count(*) FROM celery_outbox WHERE {due}")[0]
         if there < count:
@@ -85,11 +85,11 @@ class Table:
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-        _wait(lambda: not self.execute(others)[0][0], f"somebody else stayed in {self.where}")
+        _wait(lambda: not self.execute(others)[0][0], f"another session stayed in {self.where}")
 
     @contextmanager
     def old_snapshot(self) -> Iterator[None]:
-        """Another session that began to read before all of this and is still at it."""
+        """Hold a snapshot in another session, taken at the start of the block."""
         other = connections.create_connection(self.where)
         with other.cursor() as cursor:
             cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -108,7 +108,7 @@ class Table:
             self.execute(f"DROP TABLE IF EXISTS {name}")
         self.execute(f"CREATE TABLE bench_template_{payload} AS SELECT * FROM celery_outbox")
         self.execute("CREATE TABLE bench_series (n integer)")
-        numbers = ", ".join(f"({n})" for n in range(1, LONGEST + 1))
+        numbers = ", ".join(f"({n})" for n in range(1, MOST_COPIES + 1))
         self.execute(f"INSERT INTO bench_series (n) VALUES {numbers}")
         self.reset()
         self._payloads.add(payload)
@@ -141,9 +141,9 @@ class Table:
         return {"retry_after": later, "updated_at": now, "retries": "1"}
 
 
-def _wait(done: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def _wait(done: Callable[[], bool], problem: str) -> None:
+    deadline = time.monotonic() + TIMEOUT
     while not done():
         if time.monotonic() > deadline:
-            raise ContenderError(f"{complaint} within {PATIENCE:g} seconds")
+            raise ContenderError(f"{problem} within {TIMEOUT:g} seconds")
         time.sleep(0.01)

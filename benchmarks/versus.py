@@ -1,6 +1,7 @@
-"""Row by row against django-celery-outbox: who is ahead, and how many times.
+"""Row by row against django-celery-outbox: which package is ahead, and by which factor.
 
-Where a relay is part of a worker that is there anyway, what counts is what it adds to that worker.
+Where the relay runs in a worker that a project needs anyway, only what it adds to that worker
+counts. `report.py` prints the table.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Comparison:
 
     @property
     def times(self) -> Spread | None:
-        """How many times better; None where a quotient means nothing, because one is about 0."""
+        """How many times better; None where a value is 0 or less and a ratio means nothing."""
         pairs = zip(self.ours, self.theirs, strict=False)
         if min(self.ours + self.theirs) <= 0:
             return None
@@ -45,7 +46,7 @@ class Comparison:
 
 
 def comparisons(results: Results, plan: Plan) -> list[Comparison]:
-    """Of what was measured on both sides; a section that did not run has none."""
+    """All comparisons that were measured on both sides."""
     return [each for each in _all(results, plan) if each.ours and each.theirs]
 
 

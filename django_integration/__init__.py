@@ -1,6 +1,8 @@
 """The Django side of the outbox: `OutboxCelery`, the tables, the Store.
 
-Importing this package needs no configured Django; the models load with the app registry.
+Importing this package needs no configured Django: its two names are resolved on first use, and the
+models load with the app registry. A task call enters in `enqueue/app.py`; the relay reads and
+settles rows through `store/`.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OutboxCelery", "TransactionRequired"]
 
-_WHERE = {"OutboxCelery": "enqueue.app", "TransactionRequired": "enqueue.enqueuer"}
+_MODULES = {"OutboxCelery": "enqueue.app", "TransactionRequired": "enqueue.enqueuer"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
+    if name in _MODULES:
         from importlib import import_module
 
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,8 @@
-"""The Django app behind `INSTALLED_APPS = [..., "django_integration"]`."""
+"""The Django app behind `INSTALLED_APPS = [..., "django_integration"]`.
+
+`ready()` registers the system checks and the signals. It opens no connection and loads no Celery
+app, so that every management command can start. Next: `models.py`, `checks.py`, `signals.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ class OutboxConfig(AppConfig):
 
     def ready(self) -> None:
         from celery_outbox_steps.observe.recorder import register
-        from django_integration import checks  # noqa: F401  registers them
+        from django_integration import checks  # noqa: F401  importing it registers the checks
         from django_integration.signals import signal_recorder
 
         register(signal_recorder)

@@ -1,8 +1,8 @@
-"""System checks: refuse to start wrong, with an id and a hint.
+"""System checks: wrong settings and unusable databases, each reported with an id and a hint.
 
-`python manage.py check --tag celery_outbox` looks at the settings; with `--database default` also
-at the tables. What a value may be is said in `celery_outbox_steps.settings` and only there; this
-module turns it into Django's messages. Ids are stable: one per kind of problem.
+`python manage.py check --tag celery_outbox` checks the settings; with `--database default` it also
+checks the tables. The allowed values are defined in `celery_outbox_steps.settings` only; this
+module turns its errors into Django's messages. Ids are stable: one per kind of problem.
 
     E001 an invalid value                E004 a database alias that does not exist
     E002 a setting that does not exist   E005 settings that contradict each other
@@ -37,7 +37,7 @@ CORRECT_PATH = "Correct the path, or install the package that it names."
 
 @register(TAG)
 def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
-    """Every `CELERY_OUTBOX_*` setting, and what the Celery app's configuration says instead."""
+    """Check every `CELERY_OUTBOX_*` setting; the Celery app's own values take precedence."""
     try:
         conf = celery_app().conf
     except ConfigurationError as exc:
@@ -58,7 +58,7 @@ def check_databases(
     databases: Sequence[str] | None = None,
     **_: Any,
 ) -> list[CheckMessage]:
-    """The databases that `--database` names, if they hold an outbox."""
+    """Check the databases that `--database` names and that hold an outbox."""
     try:
         conf = celery_app().conf
         notify, aliases = read(conf, "notify"), read(conf, "databases") or [write_alias()]
@@ -130,7 +130,7 @@ def _tenant_schemas() -> Iterator[CheckMessage]:
 def _check_database(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
     if _has_unapplied_migrations(alias):
         if _is_migrating():
-            return  # `migrate` runs the checks first, and need not be told to run
+            return  # `migrate` runs the checks before it applies migrations
         yield Warning(
             f"Migrations of the outbox are not applied in database {alias!r}.",
             hint=f"Run: python manage.py migrate --database={alias} {APP_LABEL}",

@@ -1,7 +1,8 @@
 """Django's `CELERY_OUTBOX_*` and `MONITORING_*` settings as defaults of the app's configuration.
 
-A project that loads its settings with `namespace="CELERY"` has the former there already; for all
-others this is how they arrive. Everything in the package reads `app.conf` and nothing else.
+With `namespace="CELERY"` Celery itself reads the former into `app.conf`; for all other projects
+this module does. The enqueue side and the relay read `app.conf` only. What the settings mean is in
+`celery_outbox_steps.settings`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ MONITORING = (
 
 
 def django_settings() -> dict[str, Any]:
-    """What Django's settings say; nothing where Django is not configured."""
+    """The settings found in Django's; empty if Django is not configured."""
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
 
     try:
-        # Unknown names come along, so that a worker can refuse a misspelled one.
+        # Unknown names are included, so that a worker can refuse a misspelled one.
         found = {
             name.removeprefix("CELERY_").lower(): getattr(settings, name)
             for name in dir(settings)
@@ -40,20 +41,20 @@ def django_settings() -> dict[str, Any]:
 
 
 def monitoring_settings() -> dict[str, Any]:
-    """The settings of the metrics agent, which may serve other packages as well."""
+    """The settings of the metrics agent, which other packages may share."""
     from django.conf import settings
 
     return {name.lower(): getattr(settings, name) for name in MONITORING if hasattr(settings, name)}
 
 
 def add_monitoring_settings(conf: Any) -> None:
-    """For the worker of an app that is not an `OutboxCelery`, which has them already."""
+    """Add them as defaults in the worker of a plain `Celery` app; an `OutboxCelery` has them."""
     for name, value in monitoring_settings().items():
         conf.setdefault(name, value)
 
 
 class DjangoDefaults:
-    """The same as one dictionary, which can be brought up to date where Celery holds it."""
+    """`django_settings()` as one dictionary that is updated in place, because Celery keeps it."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
@@ -66,7 +67,7 @@ class DjangoDefaults:
 
 
 def celery_app() -> Any:
-    """The app of `CELERY_OUTBOX_APP`, for management commands, or Celery's current one."""
+    """The app that `CELERY_OUTBOX_APP` names; Celery's current app if that is not set."""
     from celery import current_app
     from django.conf import settings
 

@@ -1,8 +1,8 @@
-"""The two tables: rows on their way to the broker, and rows that could not get there.
+"""The two tables: messages to publish, and dead letters, which could not be published.
 
 Names, clocks and states come from `schema.py`; a state is a method of `CeleryOutbox.objects`. The
 hot paths (enqueue, claim, settle) write SQL of their own, see `django_integration.enqueue.rows` and
-`django_integration.store`. Admin, commands and tests read through these models.
+`django_integration.store`. The admin and tests read through these models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = [
     "CeleryOutbox",
     "CeleryOutboxDeadLetter",
     "CeleryOutboxQuerySet",
-    "DatabaseNow",  # migrations name it here
+    "DatabaseNow",  # migrations import it from here
     "StoredMessage",
 ]
 
@@ -51,12 +51,12 @@ class StoredMessage(models.Model):
 
     @property
     def visible_args(self) -> str:
-        """The positional arguments as people may see them."""
+        """The positional arguments for display: redacted if there is a redactor."""
         return self.args if self.redacted_args is None else self.redacted_args
 
     @property
     def visible_kwargs(self) -> str:
-        """The keyword arguments as people may see them."""
+        """The keyword arguments for display: redacted if there is a redactor."""
         return self.kwargs if self.redacted_kwargs is None else self.redacted_kwargs
 
 

@@ -2,11 +2,11 @@
 
     outbox             the calls that this test has stored
     assert_task_sent   assert one of them, or see what was sent instead
-    fake_relay         relay them for real, to a broker that only remembers, or fails as told
-    drain_outbox       run them here and now, with everything that they call
+    fake_relay         relay them with the real relay, to a broker that records, or fails on request
+    drain_outbox       run them in the test, with every task that they call
 
-Loaded by every pytest run of an environment that has this package, so it imports nothing: Django
-and Celery come with the first use of a fixture. The work is done in `django_integration.testing`.
+pytest loads this module in every environment that has the package, so it imports neither Django nor
+Celery: a fixture does, on first use. `django_integration.testing` does the work.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def pytest_configure(config: pytest.Config) -> None:
 class _FromPytestDjango:
     @pytest.fixture
     def _outbox_database(self, db: None) -> None:
-        """pytest-django opens and rolls back."""
+        """pytest-django opens the database, and rolls the test back."""
 
 
 class _FromTheProject:
     @pytest.fixture
     def _outbox_database(self) -> None:
-        """The project sees to its database itself."""
+        """The project prepares its database itself."""
 
 
 @pytest.fixture
 def _celery_outbox(_outbox_database: None) -> Outbox:
-    """What the others are made of: a project may have another fixture that it calls `outbox`."""
+    """What the other fixtures use: a project may have a fixture of its own named `outbox`."""
     from django_integration.testing import Outbox
 
     return Outbox()
@@ -54,7 +54,7 @@ def outbox(_celery_outbox: Outbox) -> Outbox:
 
 @pytest.fixture
 def assert_task_sent(_celery_outbox: Outbox) -> TaskSent:
-    """`assert_task_sent(name, args=…, kwargs=…)`; gives the call."""
+    """`assert_task_sent(name, args=…, kwargs=…)`; returns the call."""
     from django_integration.testing import TaskSent
 
     return TaskSent(_celery_outbox)
@@ -62,7 +62,7 @@ def assert_task_sent(_celery_outbox: Outbox) -> TaskSent:
 
 @pytest.fixture
 def fake_relay(_celery_outbox: Outbox) -> FakeRelay:
-    """A relay whose broker remembers (`published`) and fails when told to."""
+    """A relay whose broker records messages (`published`) and fails on request."""
     from django_integration.testing import FakeRelay
 
     return FakeRelay(_celery_outbox)
@@ -70,7 +70,7 @@ def fake_relay(_celery_outbox: Outbox) -> FakeRelay:
 
 @pytest.fixture
 def drain_outbox(_celery_outbox: Outbox) -> Drain:
-    """`drain_outbox()` runs the stored tasks in this process and gives their results."""
+    """`drain_outbox()` runs the stored tasks in this process and returns their results."""
     from django_integration.testing import Drain
 
     return Drain(_celery_outbox)

@@ -1,8 +1,8 @@
-"""The two tables, said once: their names, columns and clocks, and the states of a row.
+"""The two tables, defined once: their names, columns and clocks, and the states of a row.
 
 A state is one object with two forms, SQL text for the Store and a `Q` for querysets, so that the
 relay, the admin and the commands can't disagree; `tests/contract/test_states.py` compares them on
-every database. Imports no model, and so can be imported before Django's apps are ready. Next:
+every database. Imports no model, so it can be imported before Django's apps are ready. Next:
 `models.py` for the tables, `enqueue/rows.py` for the INSERT, `store/` for every other statement.
 """
 
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 MESSAGE_COLUMNS = (*Row._fields, "created_at", "schema_version", "retries")
-"""The columns that an outbox row and a dead letter share, but for the id."""
+"""The columns that an outbox row and a dead letter share, except the id."""
 CLAIMED_COLUMNS = ClaimedMessage._fields[: ClaimedMessage._fields.index("waited")]
 """The columns that a claim reads. The other fields of a `ClaimedMessage` are computed."""
 
@@ -54,11 +54,11 @@ CLAIMED_COLUMNS = ClaimedMessage._fields[: ClaimedMessage._fields.index("waited"
 #
 # All times are the database's, in UTC. Which of its clocks is read differs on purpose:
 #
-# INSERT_NOW  is the moment of the INSERT itself. On PostgreSQL every other clock stands still in a
-#             long transaction or a long statement, and its rows would all be due at its beginning.
-# NOW         stands still during a statement, as the bound of an index range must: that rules out
-#             clock_timestamp(). It moves on within a transaction: that rules out now(), which would
-#             be older than a row that this transaction has just written.
+# INSERT_NOW  is the moment of the INSERT itself. PostgreSQL's other clocks do not advance during a
+#             transaction or a statement: all rows of a long one would be due at its start.
+# NOW         does not advance during a statement, as the bound of an index range requires: that
+#             rules out clock_timestamp(). It advances within a transaction: that rules out now(),
+#             which would be older than a row that this transaction has just written.
 # DatabaseNow is NOW for the ORM. Django's own `Now()` follows the session's time zone on MySQL.
 
 _SQLITE_NOW = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"  # the text format of Django's times
@@ -112,9 +112,9 @@ DUE = DUE_TIME_REACHED & UNLEASED
 IN_FLIGHT = PENDING & LEASED
 """Leased to a relay."""
 BACKING_OFF = DUE_TIME_AHEAD & UNLEASED
-"""Not due yet: after a failure, or because the broker was away."""
+"""Not due yet: after a failure, or because the broker was unavailable."""
 FAILING = PENDING & State("retries > 0", Q(retries__gt=0))
-"""At least one attempt failed, and another one will follow. Overlaps with the states above."""
+"""At least one attempt failed, and another one will follow. Overlaps the states above."""
 
 ROW_STATES = {
     "waiting": DUE,

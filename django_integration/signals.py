@@ -1,8 +1,8 @@
-"""Django signals along the path of a message. Receivers can't hurt it: errors are logged only.
+"""Django signals for each step of a message. A receiver's error is logged and changes nothing else.
 
 `outbox_message_created` is sent in the caller, when the row is written and before the commit. The
 other three are sent by the relay through `SignalRecorder`, after the settle committed. Without
-receivers a batch costs three look-ups.
+receivers a batch costs three lookups.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class SignalRecorder(Recorder):
     def on_settled(self, store: Any, outcomes: Sequence[Outcome]) -> None:
         if not isinstance(store, DjangoStore):
             return
-        heard = {
+        emitters = {
             kind: emit
             for kind, (signal, emit) in _EMITTERS.items()
             if signal.has_listeners(DjangoStore)
         }
-        for kind, emit in heard.items():
+        for kind, emit in emitters.items():
             settled = [each.message for each in outcomes if isinstance(each, kind)]
             if settled:
                 emit(settled)
-        if heard:
+        if emitters:
             _close_old_connections()
 
 
@@ -94,10 +94,10 @@ _EMITTERS: dict[type[Outcome], tuple[Signal, Callable[[Sequence[ClaimedMessage]]
 
 
 def _send(signal: Signal, sender: Any, **arguments: Any) -> None:
-    """Send to all receivers; an error of one is logged and reaches no other."""
+    """Send to all receivers; the error of one is logged and does not affect the others."""
     try:
         answers: list[tuple[Any, Any]] = traced(signal.send_robust, sender, **arguments)
-    except Exception as exc:  # noqa: BLE001  Django stumbles over receivers without a __qualname__
+    except Exception as exc:  # noqa: BLE001  Django fails on receivers without a __qualname__
         answers = [(signal, exc)]
     for receiver, answer in answers:
         if isinstance(answer, Exception):
@@ -106,9 +106,9 @@ def _send(signal: Signal, sender: Any, **arguments: Any) -> None:
 
 
 def _close_old_connections() -> None:
-    """The relay's thread has no requests, whose end would close what a receiver has opened.
+    """Close what receivers opened: Django does so after a request, and the relay has none.
 
-    Not Django's own function: that one also closes what a test's transaction is running on.
+    Not Django's own function: that also closes a connection in the transaction of a test.
     """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:

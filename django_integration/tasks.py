@@ -1,4 +1,4 @@
-"""The purge as a task, for Celery beat.
+"""The purge as a task, for Celery beat. `celery_outbox_steps.operate` does the work.
 
 app.conf.beat_schedule = {
     "purge-outbox": {"task": "celery_outbox.purge", "schedule": 3600.0},

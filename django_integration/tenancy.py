@@ -1,8 +1,8 @@
 """django-tenants: the outbox belongs to the public schema, which all tenants share.
 
 A relay reads one schema. With the app in TENANT_APPS each tenant has outbox tables of its own, and
-rows written there would wait for ever while every tool says that nothing waits. So that is refused:
-by a system check, by the worker and by the commands.
+rows written there would never be published, while every tool reports an empty outbox. So this is
+refused by a system check, by the worker and by the commands.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What all suites share: marks by directory, services by mark, and a tally by suite.
 
 A test in tests/unit is marked `unit`, and so on for each suite (tests/suites.py). A test marked
-`postgresql`, `mysql`, `rabbitmq` or `redis` runs only if that server answers: without it the test
+`postgresql`, `mysql`, `rabbitmq` or `redis` runs only if that server responds: without it the test
 is skipped, and in CI (`CI` is set) it fails. The helpers themselves are in tests/helpers.py.
 """
 
@@ -36,7 +36,7 @@ def services() -> helpers.Services:
 
 @pytest.fixture(scope="session")
 def require_service() -> Callable[[str], Service]:
-    """`require_service("rabbitmq")` gives the Service; missing: skip, or fail in CI."""
+    """`require_service("rabbitmq")` returns the Service; if missing, it skips, or fails in CI."""
     return helpers.require_service
 
 
@@ -67,7 +67,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Leave the tally where `make test` looks for it; under xdist only the controller has it."""
+    """Write the tally to the file that `make test` reads; with xdist, only in the controller."""
     target = os.environ.get("OUTBOX_TEST_REPORT")
     if target and not hasattr(session.config, "workerinput"):
         suites = {name: {**_counts[name], "seconds": _seconds[name]} for name in _counts}

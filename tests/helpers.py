@@ -26,7 +26,7 @@ _ALIASES = {"postgresql": "postgres", "mariadb": "mysql", "amqp": "rabbitmq"}
 
 @dataclass(frozen=True)
 class Services:
-    """The servers that answer; None for one that does not."""
+    """The servers that respond; None for one that does not."""
 
     postgres: Service | None
     mysql: Service | None
@@ -56,9 +56,9 @@ def wait_for(
 def require_service(name: str) -> Service:
     """The service, or the test is skipped; in CI a missing service is a failure."""
     __tracebackhide__ = True
-    found = _look(_ALIASES.get(name, name))
+    found = _find_service(_ALIASES.get(name, name))
     if not isinstance(found, Service):
-        raise _absent(found)
+        raise _skip_or_fail(found)
     return found
 
 
@@ -67,35 +67,35 @@ def require_program(*names: str) -> str:
     __tracebackhide__ = True
     found = programs.which(*names)
     if found is None:
-        raise _absent(f"the program {' or '.join(names)} is not installed")
+        raise _skip_or_fail(f"the program {' or '.join(names)} is not installed")
     return found
 
 
 def available_services() -> Services:
-    """What answers right now (looked up once per process)."""
-    found = {name: _look(name) for name in NAMES}
+    """The services that respond (looked up once per process)."""
+    found = {name: _find_service(name) for name in NAMES}
     return Services(**{n: s if isinstance(s, Service) else None for n, s in found.items()})
 
 
 def describe_services() -> list[str]:
-    """One line per service, for people."""
+    """One readable line per service."""
     lines = []
     for name in NAMES:
-        found = _look(name)
+        found = _find_service(name)
         text = f"{found.version} at {found.address}" if isinstance(found, Service) else "missing"
         lines.append(f"{TITLES[name]}: {text}")
     return lines
 
 
 @cache
-def _look(name: str) -> Service | str:
+def _find_service(name: str) -> Service | str:
     try:
         return find(name)
     except MissingServiceError as missing:
         return str(missing)
 
 
-def _absent(reason: str) -> BaseException:
+def _skip_or_fail(reason: str) -> BaseException:
     if os.environ.get("CI"):
         text = f"{reason} (CI is set, so this is a failure and not a skip)"
         return pytest.fail.Exception(text, pytrace=False)

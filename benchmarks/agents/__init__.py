@@ -1,4 +1,7 @@
-"""Small programs that run on one side (ours, the peer's) and answer a line with a line."""
+"""Small programs that run on one side (ours, the peer's) and answer a line with a line.
+
+stdout carries answers only. `benchmarks.processes.Agent` starts them, with their side's Python.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def start() -> Any:
 
 
 def _log_to_stderr() -> None:
-    """stdout is for answers; structlog writes to it by default."""
+    """structlog writes to stdout by default, which is for answers."""
     import structlog
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))

@@ -1,4 +1,4 @@
-"""Note when each message arrives, with py-amqp alone. Every line on stdin asks for what arrived.
+"""Record when each message arrives, with py-amqp alone. A line on stdin asks for the arrivals.
 
 python -m benchmarks.agents.consume <file>
 """

@@ -1,9 +1,9 @@
-"""Make task calls inside a transaction, and say what one of them cost.
+"""Make task calls in a transaction, and print what one of them costs.
 
     python -m benchmarks.agents.enqueue single | bulk | group | on_commit | round_trip | insert
 
-The last two are no calls but the limit: what the driver needs for the statement alone. Every line
-on stdin is a number of calls per transaction and a number of transactions.
+The last two make no calls; they show the limit: what the driver needs for the statement alone.
+Every line on stdin is a number of calls per transaction and a number of transactions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The limit: the same messages out of memory, with the loop that one would write by hand.
+"""The limit: the same messages published from memory, by the loop one would write by hand.
 
     python -m benchmarks.agents.limit amqp | kombu | ours <messages> <payload>
 
 `amqp` writes 500 messages through py-amqp and waits for their confirms; `kombu` puts 500 messages
-into one `Producer.batch()`. No database, no failures, no second chance. `ours` is the publisher of
-this package without the relay around it. Starts on the first line.
+into one `Producer.batch()`. Neither uses a database, handles failures or retries. `ours` is the
+publisher of this package without the relay around it. The first line on stdin starts it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH = 500
 
 
 def templates(app: Any, payload: int) -> list[Message]:
-    """The messages that the relay makes of the rows which the tables are filled with."""
+    """The messages that the relay builds from the rows of the tables."""
     from django.db import connection
 
     from celery_outbox_steps.envelope import open_envelope

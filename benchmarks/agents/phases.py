@@ -1,8 +1,8 @@
-"""Where the time goes, step by step: microseconds per message, the fastest batch's.
+"""Where the time goes, step by step: microseconds per message, of the fastest batch.
 
     python -m benchmarks.agents.phases relay | enqueue <messages>
 
-So many rows must be there for `relay`; `enqueue` makes its own calls and rolls them back.
+`relay` needs that many rows in the table; `enqueue` makes its own calls and rolls them back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CALLS = 50
 
 
 class Clock:
-    """Wraps methods and adds up what they take, batch by batch."""
+    """Wraps methods and records how long each call takes."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[tuple[float, float]]] = defaultdict(list)

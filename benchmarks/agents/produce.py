@@ -1,4 +1,4 @@
-"""Commit calls at an even pace and note when each was committed.
+"""Commit calls at an even pace and record when each was committed.
 
     python -m benchmarks.agents.produce <file>
 

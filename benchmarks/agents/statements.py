@@ -1,4 +1,4 @@
-"""Relay some rows inside this process and count the database statements that it takes.
+"""Relay rows in this process and count the database statements that this takes.
 
 python -m benchmarks.agents.statements <messages>
 """

@@ -1,4 +1,7 @@
-"""Send so many tasks directly to RabbitMQ, for a worker to execute."""
+"""Send a number of tasks directly to RabbitMQ, for a worker to execute.
+
+python -m benchmarks.agents.tasks <count>
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Store so many calls with so many bytes of argument, for the tables to be filled with."""
+"""Store calls with arguments of a given size: the rows that backlogs are copied from.
+
+python -m benchmarks.agents.templates <count> <bytes>
+"""
 
 from __future__ import annotations
 

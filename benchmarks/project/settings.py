@@ -18,9 +18,9 @@ RABBITMQ_URL = os.environ.get("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0").rpartition("/")[0] + "/13"
 
 TARGET = "outbox-bench.target"
-"""Where the measured messages go; nobody consumes it unless a section says so."""
+"""Where the measured messages go; without a consumer unless a section starts one."""
 IDLE = "outbox-bench.idle"
-"""What a worker consumes whose relay is measured: an empty queue."""
+"""The empty queue that a worker consumes while its relay is measured."""
 
 
 def database(where: str) -> dict[str, Any]:

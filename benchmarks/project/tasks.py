@@ -1,4 +1,4 @@
-"""The only task: it does nothing, so that whatever is measured is not it."""
+"""The only task does nothing, so that no measurement includes its work."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from celery import shared_task
 
 @shared_task(name="benchmarks.noop")
 def noop(*args: Any, **kwargs: Any) -> None:
-    """Nothing."""
+    """Do nothing."""

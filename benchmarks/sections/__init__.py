@@ -1,4 +1,8 @@
-"""The comparisons, one module each: every one interleaves its contenders, round by round."""
+"""The comparisons, one module each: every module interleaves its contenders, round by round.
+
+A section only measures: it adds values to `Results` and judges none of them. `__main__.py` calls
+`run(bench)` of each.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +50,14 @@ class Bench:
 
 @dataclass
 class Contender:
-    """Somebody who moves messages to a broker: which processes, out of which table."""
+    """A program that moves messages to a broker: its processes, and the table it reads."""
 
     name: str
     broker: brokers.Broker
     processes: Callable[[], list[Process]]
     table: Table | None = None
     share: float = 1.0
-    """Of the messages of a run: less for one that would take minutes for all of them."""
+    """The fraction of a run's messages: below 1 where all of them would take minutes."""
 
     def run(
         self,
@@ -61,7 +65,7 @@ class Contender:
         fill: Callable[..., None] = Table.fill,
         payload: int = 100,
     ) -> Measured:
-        """Ready first, then the rows appear; watched from the first message to the last."""
+        """Start the processes, then add the rows; measured from the first message to the last."""
         self.broker.purge()
         if self.table:
             self.table.have_templates(payload)
@@ -73,13 +77,13 @@ class Contender:
             fill_now = partial(fill, payload=payload)
             return self._watched(running, fill_now, int(messages * self.share))
 
-    def run_on(self, messages: int) -> Measured:
-        """The rows are there before the processes are; those stop when so many have passed."""
+    def run_on_backlog(self, messages: int) -> Measured:
+        """Start the processes on existing rows, and end after this number of messages."""
         self.broker.purge()
         with ExitStack() as stack:
             running = [stack.enter_context(process) for process in self.processes()]
-            passage = brokers.watch(self.broker, int(messages * self.share), running)
-            return Measured(passage.rate, 0.0, 0.0)
+            throughput = brokers.watch(self.broker, int(messages * self.share), running)
+            return Measured(throughput.rate, 0.0, 0.0)
 
     def _watched(
         self, running: list[Process], fill: Callable[..., None], messages: int
@@ -90,12 +94,12 @@ class Contender:
         for process in running:
             if isinstance(process, Agent):
                 process.tell("go")
-        passage = brokers.watch(self.broker, messages, running)
+        throughput = brokers.watch(self.broker, messages, running)
         if self.table:
             self.table.wait_until_empty()  # settling is part of the cost
         cpu = sum(process.cpu() for process in running) - cpu
         memory = sum(process.memory() for process in running)
-        return Measured(passage.rate, cpu / messages * 10_000, memory)
+        return Measured(throughput.rate, cpu / messages * 10_000, memory)
 
 
 @dataclass

@@ -1,4 +1,8 @@
-"""Cost: what the relay takes from its worker, its machine and its database."""
+"""Cost: what the relay takes from its worker, its machine and its database.
+
+Idle CPU and memory, load on the database, and throughput of the worker's own tasks. `versus.py`
+subtracts what a worker takes without a relay.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ def idle(bench: Bench) -> None:
     section = Section("idle", "Cost: idle", IDLE_TEXT, {"cpu": "%", "memory": "MB"})
     bench.results.sections["idle"] = section
     for table in (bench.table(), bench.peer_table()):
-        table.reset()  # what a former section left behind would be work
+        table.reset()  # rows of a former section would keep the relay busy
     where, peer = bench.table().where, bench.peer_table().where
     contenders = {
         WITHOUT: lambda: worker(where, "rabbitmq", queue=IDLE, relay=False),

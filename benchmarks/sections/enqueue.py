@@ -1,4 +1,8 @@
-"""Enqueue: what a task call costs its caller."""
+"""Enqueue: what a task call costs its caller.
+
+Each contender is an agent of its own (`agents/enqueue.py`), ready before the first round. No relay
+runs meanwhile.
+"""
 
 from __future__ import annotations
 

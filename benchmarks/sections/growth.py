@@ -1,4 +1,7 @@
-"""Growth: what backlogs, large messages, old snapshots and other databases do to the rate."""
+"""Growth: what backlogs, large messages, old snapshots and other databases do to the rate.
+
+Backlogs have a database each, filled once (`table.py`) and refilled between rounds.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def backlog(bench: Bench) -> None:
         for name, due, relay in cases:
             if relay.table:
                 relay.table.top_up(due)
-            section.add(name, rate=relay.run_on(min(plan.growth_messages, due)).rate)
+            section.add(name, rate=relay.run_on_backlog(min(plan.growth_messages, due)).rate)
 
 
 def _backlogs(bench: Bench) -> list[tuple[str, int, Contender]]:

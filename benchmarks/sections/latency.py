@@ -1,4 +1,8 @@
-"""Latency: from the return of COMMIT to a consumer behind the broker."""
+"""Latency: from the return of COMMIT to a consumer behind the broker.
+
+Two agents record the times, `agents/produce.py` and `agents/consume.py`, both by this machine's
+monotonic clock.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +110,7 @@ def _after_lead_in(committed: dict[str, float]) -> dict[str, float]:
 
 
 def _percentiles(committed: dict[str, float], arrived: dict[str, float]) -> dict[str, float]:
-    """In milliseconds. A message that did not arrive counts as late as the last look was."""
+    """In milliseconds. A message that never arrived counts as arrived at the end of the run."""
     end = max([*arrived.values(), *committed.values()])
     waits = [(arrived.get(name, end) - at) * 1000 for name, at in committed.items()]
     percent = quantiles(waits, n=100, method="inclusive")

@@ -1,4 +1,7 @@
-"""Profile: which step takes the time, inside one process."""
+"""Profile: which step takes the time, inside one process.
+
+`agents/phases.py` wraps the steps; there is no profiler, which would slow them down unevenly.
+"""
 
 from __future__ import annotations
 

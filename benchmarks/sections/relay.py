@@ -1,4 +1,7 @@
-"""Relay: how fast rows become messages, next to the peer and to the bare limit."""
+"""Relay: how fast rows become messages, next to the peer and to the bare limit.
+
+Measured at the broker (`brokers.py`), so that all contenders are counted alike.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The actions on rows: retry now, replay, discard. Confirmed first, logged, in chunks.
 
 A row that a relay holds is never touched: each chunk locks the rows that may still be changed, by
-the database's clock, and a relay's claim skips locked rows. What is done is exactly what was
-confirmed, even if more rows match by then, and it commits together with its log entries.
+the database's clock, and a relay's claim skips locked rows. An action changes only rows that were
+confirmed, even if more rows match by then, and commits together with its log entries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 SHOWN = 10
-"""Rows that the confirmation names one by one."""
+"""Rows that the confirmation lists one by one."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Operation:
     left_alone: str
     flag: int
     allowed: Callable[[Any], Any]
-    """The rows among those chosen that may be changed at this moment."""
+    """Narrows the chosen rows to those that may be changed now."""
     apply: Callable[[str, type[Any], list[int]], None]
     """Changes locked rows: database alias, model, ids."""
 
@@ -61,14 +61,14 @@ def carry_out(
 ) -> TemplateResponse | None:
     """Ask for confirmation; once confirmed, apply the action and report how many rows changed."""
     if "confirmed" not in request.POST:
-        return _ask(admin, request, chosen, operation)
+        return _confirmation_page(admin, request, chosen, operation)
     ids = _confirmed_ids(request)
-    done = sum(_do(admin, request, operation, chunk) for chunk in _chunks(ids))
+    done = sum(_process_chunk(admin, request, operation, chunk) for chunk in _chunks(ids))
     _report(admin, request, operation, done, len(ids) - done)
     return None
 
 
-def _ask(
+def _confirmation_page(
     admin: ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any], operation: Operation
 ) -> TemplateResponse:
     ids = list(chosen.values_list("pk", flat=True)[:REACH])
@@ -101,7 +101,7 @@ def _confirmed_ids(request: HttpRequest) -> list[int]:
     try:
         ids = [int(text) for text in request.POST.get("ids", "").split(",") if text]
     except ValueError:
-        raise SuspiciousOperation("the confirmed ids are no numbers") from None
+        raise SuspiciousOperation("the confirmed ids are not numbers") from None
     return ids[:REACH]
 
 
@@ -109,7 +109,7 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     return (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
 
 
-def _do(
+def _process_chunk(
     admin: ModelAdmin[Any], request: HttpRequest, operation: Operation, ids: Sequence[int]
 ) -> int:
     rows = operation.allowed(admin.get_queryset(request).filter(pk__in=ids))
@@ -159,8 +159,8 @@ def _delete(alias: str, model: type[Any], ids: list[int]) -> None:
     model._default_manager.using(alias).filter(pk__in=ids).delete()
 
 
-# Failed attempts stay counted: a message that fails again has used up one more of them, and one
-# that has none left becomes a dead letter, where it can be replayed.
+# Failed attempts stay counted: a message that fails again uses up one more, and one that has none
+# left becomes a dead letter, which can be replayed.
 RETRY = Operation(
     action="retry_now",
     title="Retry now",

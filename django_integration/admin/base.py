@@ -2,7 +2,7 @@
 
 Nothing here can show an argument that the redactor hid: arguments come from `visible_args` and
 `visible_kwargs`, options from `redaction.visible_options`, the payload is only measured, and the
-query string can't ask for columns (`?kwargs__contains=...` would answer about hidden values).
+query string can't filter by columns (`?kwargs__contains=...` would answer about hidden values).
 """
 
 # ruff: noqa: ARG002  the signatures are Django's
@@ -51,7 +51,7 @@ class SlimChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         with along_indexes(self.root_queryset.db, FOR_LIST):
             super().get_results(request)
-            len(self.result_list)  # reads the page now, and not when the template asks
+            len(self.result_list)  # reads the page now, not during rendering
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[Any]:
         listed: tuple[str, ...] = self.model_admin.listed  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ class StoredMessageAdmin(Base):
         name = f"{self.opts.app_label}.{get_permission_codename(verb, self.opts)}"
         return bool(request.user.has_perm(name))
 
-    # -- what a list may ask of the table --------------------------------------------------------
+    # -- queries of a list -----------------------------------------------------------------------
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = self.model._default_manager.using(write_alias())
@@ -116,8 +116,8 @@ class StoredMessageAdmin(Base):
         queryset: QuerySet[Any],
         search_term: str,
     ) -> tuple[QuerySet[Any], bool]:
-        # Equal, and not Django's `=` prefix: that compares upper case, which no index has. On its
-        # own, because a planner may think that the list's order finds the first page faster.
+        # Exact, but not by Django's `=` prefix: that compares in upper case, which has no index. A
+        # query of its own, because a planner may prefer to search in the list's order.
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -128,7 +128,7 @@ class StoredMessageAdmin(Base):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        # A callable: it runs when the template asks, which is after all permission checks.
+        # A callable: it runs during rendering, which is after all permission checks.
         context = {
             "outbox_summary": lambda: summary_for(request, self.admin_site),
             "title": capfirst(self.opts.verbose_name_plural),
@@ -171,7 +171,7 @@ class StoredMessageAdmin(Base):
 
     @admin.display(description="Payload")
     def payload_size(self, row: StoredMessage) -> str:
-        """Measured by the database: the bytes themselves never leave it."""
+        """Measured by the database: the bytes themselves are not fetched."""
         manager = type(row)._default_manager.using(row._state.db)
         size = manager.filter(pk=row.pk).values_list(Length("payload"), flat=True).first()
         return "none: the message is plain JSON" if size is None else filesizeformat(size)
@@ -189,11 +189,11 @@ def _preformatted(text: str) -> str:
 
 
 def _redactor() -> redaction.Redactor | None:
-    """The app's own redactor; one that hides everything if the real one can't be had."""
+    """The app's redactor; one that hides everything if the real one can't be loaded."""
     try:
         conf = {**django_settings(), **celery_app().conf}
         found: redaction.Redactor | None = load(conf, "redactor")
-    except Exception:  # noqa: BLE001  a broken setting must not open what it was meant to close
+    except Exception:  # noqa: BLE001  a broken setting must not reveal what it should hide
         return _hide
     return found
 

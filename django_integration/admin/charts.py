@@ -2,8 +2,8 @@
 
 Published rows leave the table, so the number of all arrivals is unknown. What can be shown is what
 is still here, by when it arrived (published rows too, where retention keeps them), and dead letters
-by when they died. Each count reads at most `ROWS_READ` rows along an index, and shows as "not
-counted" what it could not reach.
+by when they died. Each count reads at most `ROWS_READ` rows along an index, and the chart marks the
+time that it does not reach as "not counted".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS_READ = 50_000
 DAY = 24 * 60
 HEIGHT = 48
 BAR = 10
-"""Units per bar; the picture is stretched to the width that the page has."""
+"""Units per bar; the picture is stretched to the width of the page."""
 
 
 class Minute(NamedTuple):
@@ -40,7 +40,7 @@ class Counted:
 
     minutes: tuple[Minute, ...]
     complete: bool
-    """False: there are more rows than were read, and older ones are missing here."""
+    """False: there are more rows than were read, and the older ones are not counted."""
 
     @property
     def reaches(self) -> int:
@@ -83,7 +83,7 @@ class Chart:
 
     @property
     def text(self) -> str:
-        """The picture in words."""
+        """The chart as text, for screen readers."""
         if not self.total:
             return f"{self.period}: none"
         return f"{self.period}: {self.total:,} in total, at most {self.peak:,} in one {self.unit}"
@@ -151,7 +151,7 @@ def _bars(pending: Sequence[int], kept: Sequence[int], peak: int, unit: str) -> 
 
 
 def _height(rows: int, scale: float) -> float:
-    """Never too low to be seen."""
+    """At least high enough to be visible."""
     return max(1.5, round(rows * scale, 2)) if rows else 0
 
 

@@ -1,4 +1,7 @@
-"""The page of the dead letters: what could not be published, and why."""
+"""The page of the dead letters: messages that could not be published, and why.
+
+Read-only; `base.py` holds what both pages share. *Replay* and *discard* are in `actions.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class DeadLetterAdmin(StoredMessageAdmin):
     """Dead letters, with *replay* and *discard*."""
 
     actions = ("replay", "discard")
-    # Dead letters are only ever added at the end, so this is by time of death as well.
+    # Dead letters are only appended, so this is also the order of their deaths.
     ordering = states.NEWEST_FIRST
     list_display = ("task", "died", "created", "reason")
     list_filter = (DeadTaskNameFilter,)

@@ -1,8 +1,7 @@
 """The filters beside a list: the state of a row, and the name of its task.
 
-The task name is typed and not chosen: a list of all names would read the whole table. What the
-browser offers while typing are the names among the newest rows. Neither filter reads beyond the
-window of `paging.py`.
+The task name is typed, not chosen: a list of all names would read the whole table. The browser
+suggests the names among the newest rows. Neither filter reads beyond the window of `paging.py`.
 """
 
 # ruff: noqa: ARG002  the signatures are Django's
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 STATE = "state"
 TASK_NAME = "task_name"
-OFFERED = 1_000
-"""Rows whose task names are offered."""
+ROWS_FOR_SUGGESTIONS = 1_000
+"""The newest rows, whose task names are suggested."""
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -56,7 +55,7 @@ class TaskNameFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         newest = model_admin.get_queryset(request).order_by("-id")
-        names = set(newest.values_list("task_name", flat=True)[:OFFERED])
+        names = set(newest.values_list("task_name", flat=True)[:ROWS_FOR_SUGGESTIONS])
         # A filter without choices is not shown at all, so an empty table offers one empty name.
         return [(name, name) for name in sorted(names)] or [("", "")]
 
@@ -75,7 +74,7 @@ class TaskNameFilter(admin.SimpleListFilter):
 
 
 class DeadTaskNameFilter(TaskNameFilter):
-    """The same for dead letters, which have no states: it sets its own window."""
+    """The filter of the dead letters, which have no states: it sets its own window."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         matching = super().queryset(request, queryset)
@@ -86,5 +85,5 @@ class DeadTaskNameFilter(TaskNameFilter):
 
 
 def _as_stored(name: str | None) -> str:
-    """The column holds ASCII, so that a name with a NUL in it is no error here either."""
+    """The name as the column holds it, in ASCII: a NUL in it is then no error."""
     return ascii_text(name or "").strip()

@@ -1,4 +1,7 @@
-"""Durations, points in time and errors, formatted for the pages of the admin."""
+"""Durations, points in time and errors, formatted for the pages of the admin.
+
+Pure functions without a query. Texts that come from a row are escaped.
+"""
 
 from __future__ import annotations
 

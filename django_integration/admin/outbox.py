@@ -1,4 +1,8 @@
-"""The page of the outbox: pending and published rows, with their state and last error."""
+"""The page of the outbox: pending and published rows, with their state and last error.
+
+Read-only; `base.py` holds what both pages share. *Retry now* and *discard* are in `actions.py`, the
+states and the order of their lists in `states.py`.
+"""
 
 from __future__ import annotations
 

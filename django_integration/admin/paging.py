@@ -5,7 +5,7 @@ index. Counts stop as well, and above their limit the database's own estimate is
 over a million rows costs what a page over the first hundred thousand does.
 """
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+# ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
 from contextlib import contextmanager
@@ -31,14 +31,14 @@ else:
 WINDOW = 100_000
 """Rows that a condition without an index may read."""
 REACH = 10_000
-"""Rows that people can page through, and the most that one action takes."""
+"""The most rows that a list pages through, and that one action changes."""
 
 
 @contextmanager
 def along_indexes(alias: str, planner: str = FOR_TRANSACTION) -> Iterator[None]:
-    """In this block PostgreSQL reads along the indexes, whatever its statistics say of a queue.
+    """Make PostgreSQL read along the indexes in this block, whatever its statistics say.
 
-    For reading only: it ends with a rollback, which takes the planner's settings back.
+    For reading only: it ends with a rollback, which resets the planner's settings.
     """
     connection = connections[alias]
     if connection.vendor != "postgresql":
@@ -95,20 +95,20 @@ class CappedPaginator(AnyPaginator):
 
     @property
     def more(self) -> bool:
-        """Are there rows behind the last page?"""
+        """Whether there are rows behind the last page."""
         return self.found > REACH
 
     @cached_property
     def total(self) -> int | None:
-        """About how many rows the table has; None where only "more than that" is known."""
+        """The estimated number of rows; None for a filtered list, or without statistics."""
         if self.object_list.query.where:
             return None
-        guess = estimate(self.object_list.db, self.object_list.model._meta.db_table)
-        return None if guess is None else max(guess, self.found)
+        estimated = estimate(self.object_list.db, self.object_list.model._meta.db_table)
+        return None if estimated is None else max(estimated, self.found)
 
 
 def estimate(alias: str, table: str) -> int | None:
-    """About how many rows a table has, by the database's statistics; None where it keeps none."""
+    """The estimated number of rows in a table; None if the database keeps no statistics."""
     connection = connections[alias]
     statement = DIALECTS[connection.vendor].estimate_rows
     if not statement:

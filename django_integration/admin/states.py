@@ -1,6 +1,6 @@
 """The states of an outbox row as a list shows them, and the index that each is found along.
 
-What a state means in columns is said in `schema.py`; here is only where its rows are in the due
+`schema.py` defines each state by columns; this module only adds where its rows are in the due
 index, so that a list starts there and stops early. `with_state()` labels rows.
 """
 
@@ -18,7 +18,7 @@ NEWEST_FIRST = ("-id",)
 NEXT_FIRST = ("due_at", "id")
 LATEST_FIRST = ("-due_at", "-id")
 FILTERED = ("id", "task_name", "due_at", "claimed_until", "retries")
-"""The columns that a condition of a list may be on."""
+"""The columns that a list may filter by."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ EVERY = ListedState("All", Q(), Q(), NEWEST_FIRST, indexed=True)
 
 
 def chosen(name: str | None) -> ListedState:
-    """The state that a query string names; all rows for none, and for a wrong one."""
+    """The state that a query string names; `EVERY` if it names none, or one that does not exist."""
     return STATES.get(name or "", EVERY)
 
 

@@ -1,7 +1,7 @@
 """The summary above both lists: how many rows, how old, held by which relay, and what fails.
 
-The numbers are `Store.stats()`, on the connection of the request, so the page says the same as the
-commands do. Its cost is bounded like theirs. Without numbers (a database that the outbox can't use)
+The numbers are `Store.stats()`, on the connection of the request, so the page shows the same as the
+commands, at the same bounded cost. If they can't be read (on a database that the outbox can't use),
 the page still has its list.
 """
 
@@ -68,7 +68,7 @@ class Summary:
     failing: tuple[dict[str, Any], ...]
     capped: bool
     cap: int = STATS_CAP
-    looked_at: int = charts.ROWS_READ
+    rows_read: int = charts.ROWS_READ
 
 
 def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:

@@ -1,1 +1,5 @@
-"""What an `OutboxCelery` changes in Celery, one file each: tasks, result backends, settings."""
+"""What an `OutboxCelery` changes in Celery, one module each: tasks, result backends, settings.
+
+`enqueue/app.py` installs all three. What they use of Celery's private parts is in
+`upstream/celery.py`; nothing here writes rows.
+"""

@@ -1,8 +1,8 @@
 """Results without a connection at enqueue: the subscription is made by the first wait for a result.
 
 The Redis and rpc backends subscribe to each result as soon as a task is called, or as soon as a
-group or chain is built. That is too early for a call that must work while they are away. A result
-that arrives before its subscription is not missed: waiting for a result first looks it up.
+group or chain is built. That is too early for a call that must work while they are unavailable. A
+result that arrives before its subscription is not missed: waiting for a result first looks it up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def stay_offline(backend: Any) -> None:
 
 
 def _unless_captured(backend: Any) -> Any:
-    """The backend's own `on_task_call`, but not for a message that is only captured.
+    """The backend's own `on_task_call`, skipped for a message that is only captured.
 
     The rpc backend would declare its reply queue; the relay does that, before it publishes.
     """
@@ -54,7 +54,7 @@ def _subscribe_late(consumer: Any) -> None:
 
     def on_wait_for_pending(*args: Any, **kwargs: Any) -> Any:
         for task_id in tuple(unsubscribed):
-            if unsubscribed.pop(task_id, False):  # False: another thread was faster
+            if unsubscribed.pop(task_id, False):  # False: another thread took it
                 try:
                     subscribe(task_id)
                 except BaseException:

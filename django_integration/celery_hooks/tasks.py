@@ -1,7 +1,7 @@
 """What every task of an app gets, whatever its base class: direct retries, and async calls.
 
 `self.retry()` and `self.replace()` send and then raise. Inside `atomic()` the exception rolls the
-transaction back, and a row with it: the task would be lost without a trace. So the registry,
+transaction back, and the row with it: the retry would be lost silently. So the registry,
 through which every task of an app passes, makes these two methods publish directly. It also adds
 `adelay()` and `aapply_async()`, for callers that must not block their event loop.
 """
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 bypasses_outbox: ContextVar[bool] = ContextVar("bypasses_outbox", default=False)
-"""Whether a send right now is that of a retry or replacement, and goes to the broker directly."""
+"""Whether the current send is a retry or replacement, which goes to the broker directly."""
 
 
 class OutboxTaskRegistry(TaskRegistry):  # type: ignore[misc]
-    """Celery's registry, which adds these methods to the tasks that it is given."""
+    """Celery's registry, which adds these methods to every task that is registered."""
 
     def __setitem__(self, name: str, task: Any) -> None:
         if isinstance(task, Task):
@@ -41,9 +41,9 @@ class OutboxTaskRegistry(TaskRegistry):  # type: ignore[misc]
 
 
 def extend_registry(registry: TaskRegistry) -> None:
-    """Make any registry an `OutboxTaskRegistry`, for the tasks that it already has too.
+    """Make any registry an `OutboxTaskRegistry`, and extend the tasks that it already has.
 
-    Another extension of Celery may bring its own registry class, and an app may be created with its
+    Another extension of Celery may bring its own registry class, and an app may be created with
     tasks.
     """
     if not isinstance(registry, OutboxTaskRegistry):
@@ -66,7 +66,7 @@ def bypassing_outbox(*, bypass: bool) -> Iterator[None]:
 def _sending_directly(task: Any, name: str) -> Callable[..., Any]:
     @functools.wraps(getattr(task, name))
     def call(*args: Any, **kwargs: Any) -> Any:
-        # An eager retry runs the task right here, and the calls that it makes use the outbox.
+        # An eager retry runs the task in this call, and the task's own calls use the outbox.
         with bypassing_outbox(bypass=not task.request.is_eager):
             return _from_class(task, name)(*args, **kwargs)
 

@@ -2,8 +2,8 @@
 
 One hook per `atomic()` block, however many calls it makes in a row. If the block is rolled back,
 Django drops the hook as the database drops the rows. Django does not notice a rollback to a
-savepoint that was made by hand: the hook stays, and if the NOTIFY was rolled back, the relay finds
-later rows by polling.
+savepoint that the caller created with SQL: the hook stays, and if the NOTIFY was rolled back, the
+relay finds later rows by polling. `Enqueuer` creates the hooks and does the work after the commit.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class AfterCommit:
-    """An on_commit hook that knows the rows of its block."""
+    """An on_commit hook that counts the rows of its block."""
 
     def __init__(self, run: Callable[[AfterCommit], None], connection: BaseDatabaseWrapper) -> None:
         self.run = run
         self.connection = connection
         self.names: Counter[str] = Counter()
         self.notified = False
-        """Did one of the calls send a NOTIFY? One is enough for all of them."""
+        """Whether one of the calls sent a NOTIFY. One is enough for all of them."""
         self.ran = False
         self.began = time.monotonic()
-        self.__qualname__ = "celery_outbox"  # Django logs it, should `run` fail
+        self.__qualname__ = "celery_outbox"  # Django logs it if `run` fails
 
     def add(self, rows: list[Row], *, notified: bool) -> None:
         is_new = not self.names
@@ -54,7 +54,7 @@ def after_commit(
 ) -> AfterCommit:
     """The hook for rows that are written now: the newest one of this atomic block, or a new one.
 
-    One that ran may still be there: tests run the hooks of transactions that never commit.
+    A hook that ran may still be registered: tests run hooks of transactions that never commit.
     """
     last = last_commit_hook(connection)
     if isinstance(last, AfterCommit) and last.run == run and not last.ran:

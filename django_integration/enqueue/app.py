@@ -1,8 +1,8 @@
 """`OutboxCelery`: a Celery app whose task calls become rows in the caller's transaction.
 
 Celery's own `send_task` builds the message: routing, headers, stamps, parent ids, signals. It is
-given a producer that captures instead of publishing, and what it captured is stored. Nothing of
-Celery's signature is restated here, so nothing of it can be lost.
+given a producer that captures instead of publishing, and the captured message is stored. Celery's
+signature is not repeated here, so no option can be lost. Next: `capture.py`, then `enqueuer.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OutboxCelery(DjangoTaskByDefault):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Not in `on_init`: a class in front of this one may override it without calling ours.
+        # Not in `on_init`: a subclass or mixin may override it without calling ours.
         extend_registry(registry_of(self))
         self._outbox_defaults = DjangoDefaults()
         self.add_defaults(self._outbox_defaults.load)
@@ -57,7 +57,7 @@ class OutboxCelery(DjangoTaskByDefault):
         setting_changed.connect(self._on_setting_changed)
         install(self)
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
-            # Older Celery takes the same method of two apps for the same receiver.
+            # Older Celery treats the same method of two apps as one receiver.
             beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
 
     def prepare_config(self, c: Any) -> Any:
@@ -66,7 +66,7 @@ class OutboxCelery(DjangoTaskByDefault):
 
     @cached_property  # type: ignore[untyped-decorator]  # kombu's takes a lock, functools' may not
     def outbox(self) -> Any:
-        """The enqueue side, made by the first call."""
+        """The enqueue side, created by the first call."""
         from django_integration.enqueue.enqueuer import Enqueuer
 
         return Enqueuer(self)
@@ -84,7 +84,7 @@ class OutboxCelery(DjangoTaskByDefault):
             return super().send_task(*args, **kwargs)
         database = self.outbox.database(name, using)
         producer, result = self._capture(args, kwargs)
-        if producer.messages:  # none if the AMQP class dropped it, or in tests that replace one
+        if producer.messages:  # none if a custom AMQP class, or one in a test, dropped it
             self.outbox.store(database, name, result.id, producer)
         return result
 
@@ -98,10 +98,10 @@ class OutboxCelery(DjangoTaskByDefault):
         return bulk
 
     def producer_or_acquire(self, producer: Any = None) -> Any:
-        """As Celery's. Groups and chord headers acquire one producer for all of their sends, which
-        makes this the place to collect those: one INSERT per chunk.
+        """As Celery's. Groups and chord headers acquire one producer for all their sends, so the
+        rows of these sends are collected here: one INSERT per chunk.
         """
-        return nullcontext(producer) if producer is not None else _Again(self._acquire_for_many)
+        return nullcontext(producer) if producer is not None else _Reentrant(self._acquire_for_many)
 
     @property
     def backend(self) -> Any:
@@ -119,7 +119,7 @@ class OutboxCelery(DjangoTaskByDefault):
         return {**named, **options}
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Let Celery build the message. A producer or connection of the caller's is not used."""
+        """Let Celery build the message. The caller's own producer or connection is ignored."""
         for name in ("producer", "publisher", "connection"):
             kwargs.pop(name, None)
         producer = CapturingProducer(self._outbox_connection)
@@ -128,9 +128,9 @@ class OutboxCelery(DjangoTaskByDefault):
     def _send_directly(
         self, name: str, using: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A retry or replacement. With the broker away it is stored, outside any transaction.
+        """Send a retry or replacement. If the broker is down, store it outside any transaction.
 
-        Receivers of Celery's signals may call tasks: those calls are not retries.
+        Receivers of Celery's signals may call tasks: those calls are not retries, and are stored.
         """
         with bypassing_outbox(bypass=False):
             try:
@@ -148,7 +148,7 @@ class OutboxCelery(DjangoTaskByDefault):
 
     @functools.cached_property
     def _outbox_connection(self) -> Any:
-        """Never connected: CapturingProducer and tracing libraries ask it about the transport."""
+        """Never connected: CapturingProducer and tracing libraries read the transport from it."""
         return self.connection_for_write()
 
     def _on_beat(self, **_: Any) -> None:
@@ -159,7 +159,7 @@ class OutboxCelery(DjangoTaskByDefault):
         self._forget_settings()
 
     def _on_setting_changed(self, **_: Any) -> None:
-        """Only tests send this. Every name counts: projects choose the prefix of Celery's."""
+        """Only tests send this. Any name may be Celery's: projects choose the prefix."""
         self._outbox_defaults.load()
         self._forget_settings()
 
@@ -168,8 +168,8 @@ class OutboxCelery(DjangoTaskByDefault):
             self.outbox.forget_settings()
 
 
-class _Again:
-    """A context that can be entered again, as Celery's can: each time a new one is made."""
+class _Reentrant:
+    """A context manager that can be entered again, as Celery's can: each entry makes a new one."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self._make = make

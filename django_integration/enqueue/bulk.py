@@ -1,8 +1,8 @@
-"""The rows of one `outbox_bulk()` block, or of a group, until they are written together.
+"""Buffers the rows of an `outbox_bulk()` block or of a group until one INSERT writes them.
 
 The buffer follows the connection's transaction. Only calls of the block's own level wait for its
 end: an inner `atomic()` may be rolled back alone, and the data of an on_commit hook is committed
-already. A savepoint that the caller makes by hand has the rows so far written, and a rollback to it
+already. Rows are written before a savepoint that the caller creates with SQL, and a rollback to it
 drops the rows since. Calls in transactions that end with `commit()` and `rollback()` never wait.
 """
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     Write = Callable[[BaseDatabaseWrapper, list[Row]], None]
 
-LONGEST = 0.5
-"""Seconds after which, without a transaction, the next task of a group has the rows so far written:
-the group's generator may be slow. They are not written while it stalls."""
+LONGEST_WAIT = 0.5
+"""Seconds. Outside a transaction, a task that a group adds after this time writes the rows so far:
+the group's generator may be slow. While the generator blocks, nothing is written."""
 
 
 class BulkBuffer:
@@ -78,7 +78,7 @@ class BulkBuffer:
             self._pass_on(connection)
 
     def flush(self, connection: BaseDatabaseWrapper, *, write: bool) -> None:
-        """Write the rows so far, those of the bulks around this one first; or drop them."""
+        """Write the rows so far, those of outer bulks first; or drop them."""
         outer = buffer_for(self.outer, connection)
         if outer is not None:
             outer.flush(connection, write=write)
@@ -89,11 +89,11 @@ class BulkBuffer:
                 self._write(connection, rows)
 
     def _pass_on(self, connection: BaseDatabaseWrapper) -> None:
-        """Give the rows to the next bulk around this one, or write them."""
+        """Add the rows to the outer bulk, or write them if there is none."""
         rows, self._rows[connection] = self._rows[connection], []
         self._since = time.monotonic()
-        # In a block, the calls came before the transaction broke: they are rolled back with it. A
-        # group is one call that comes now, and raises Django's error.
+        # The calls of a block came before the transaction broke and are rolled back with it. A
+        # group is one call that is made now, and raises Django's error.
         is_lost = will_roll_back(connection) and not self._as_it_grows
         if not rows or is_lost:
             return
@@ -104,7 +104,7 @@ class BulkBuffer:
             outer.add(connection, rows)
 
     def _is_overdue(self, connection: BaseDatabaseWrapper) -> bool:
-        return not connection.in_atomic_block and time.monotonic() - self._since >= LONGEST
+        return not connection.in_atomic_block and time.monotonic() - self._since >= LONGEST_WAIT
 
     def _on_statement(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
         """Called for every statement of the connection, before it is executed."""

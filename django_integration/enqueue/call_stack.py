@@ -1,7 +1,8 @@
-"""Questions that only the call stack answers exactly. Nothing here knows rows or bulks.
+"""Facts that can be read only from the call stack. Nothing here knows rows or bulks.
 
-Django does not say that it is running on_commit hooks, nor whether a savepoint is one of its own.
-Python does not say whether a `with` block is in a function that can be suspended.
+Django does not record that it is running on_commit hooks, nor whether a savepoint is its own.
+Python does not record whether a `with` block is in a function that can be suspended. The results
+decide in `transactions.py`, `bulk.py` and `enqueuer.py` whether a call may wait.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def block_may_be_suspended() -> bool:
     """Whether the `with` statement that is being entered is in a generator or coroutine.
 
     Other code, with its own transactions, runs while that is suspended in the middle of the block,
-    and it may never be resumed. Celery's own generators (of groups) are run to their end at once.
+    and it may never be resumed. Celery's own generators (of groups) run to their end at once.
     """
     frame = _frame_of_with(sys._getframe(1))
     return (

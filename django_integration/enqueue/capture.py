@@ -1,9 +1,9 @@
 """The capturing producer: Celery publishes to it instead of to the pool's producer.
 
 Celery builds the message and calls `publish()`; kombu serialises, compresses and asks its channel
-to send. Both do so unmodified: only the channel is ours, and it sends nothing. A message that the
-transport can't encode is refused here, before there is a row, with the transport's own error; and
-so is a message for which an AMQP broker would close the channel or connection.
+to send. Both run unmodified: only the channel is ours, and it sends nothing. A message that the
+transport can't encode is refused here, before a row exists, with the transport's own error; so is
+a message for which an AMQP broker would close the channel or connection.
 The next step of the path is `django_integration.enqueue.enqueuer`.
 """
 
@@ -42,7 +42,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         return f"<{type(self).__name__}: {len(self.messages)} messages>"
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """Let kombu do all of its work; only `retry` needs a connection, and there is none."""
+        """Let kombu do all its work except `retry`, which needs a connection."""
         if self.body is None:
             self.body = body
         return super().publish(body, **dict(options, retry=False))
@@ -80,7 +80,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
         message.exchange, message.routing_key, message.mandatory = exchange, routing_key, mandatory
         message.declare, self._declared = tuple(self._declared), []
         body: Any = message.body
-        is_text = isinstance(body, str)  # whose encoding kombu leaves to the transport
+        is_text = isinstance(body, str)  # kombu leaves its encoding to the transport
         message.body = body.encode(message.content_encoding or "utf-8") if is_text else bytes(body)
         if self.connection.transport.driver_type == "amqp" and not _is_simple(message):
             _check_for_amqp(message)
@@ -88,7 +88,7 @@ class CapturingProducer(Producer):  # type: ignore[misc]
 
 
 def _is_simple(message: Message) -> bool:
-    """Whether AMQP can certainly encode it: found out in microseconds for nearly every message."""
+    """Whether AMQP can certainly encode it: a check of microseconds that most messages pass."""
     properties, headers = message.properties, message.headers
     if not (
         _fits(message.routing_key)
@@ -110,7 +110,7 @@ def _is_simple(message: Message) -> bool:
 
 
 def _fits(text: Any) -> bool:
-    """A short string of AMQP: at most 255 bytes. None and '' are written alike."""
+    """Whether it surely fits AMQP's short string of 255 bytes. None and '' are written alike."""
     return text is None or (isinstance(text, str) and len(text) <= 63)
 
 
@@ -123,9 +123,9 @@ def _is_simple_value(name: str, value: Any) -> bool:
 
 
 def _check_for_amqp(message: Message) -> None:
-    """Make py-amqp encode it, so that it raises what it would raise on sending.
+    """Let py-amqp encode it, so that it raises the error that sending would raise.
 
-    Options that AMQP has no property for are dropped here as they would be there.
+    Options without an AMQP property are dropped, as they would be on sending.
     """
     from celery_outbox_steps.upstream.amqp import FRAME_MAX, PROPERTIES, frames_by_pyamqp
 
@@ -136,7 +136,7 @@ def _check_for_amqp(message: Message) -> None:
 
 
 def _check_for_broker(message: Message) -> None:
-    """Refuse what py-amqp can encode, but RabbitMQ closes the channel or connection for."""
+    """Refuse what py-amqp encodes, but RabbitMQ answers by closing the channel or connection."""
     if message.properties.get("delivery_mode") not in _DELIVERY_MODES:
         raise EncodeError(
             f"delivery_mode={message.properties['delivery_mode']!r} does not exist in AMQP. "

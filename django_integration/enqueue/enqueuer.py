@@ -1,8 +1,8 @@
-"""Enqueue: a captured message becomes a row in the caller's own transaction, or none at all.
+"""Enqueue: a captured message becomes a row in the caller's transaction, and commits with it.
 
-Decides which calls bypass the outbox, which database a row belongs to and whether it may be written
-outside of a transaction. The rows of `outbox_bulk()` and of groups share one INSERT. After the
-commit it wakes the relay and counts. The next step of the path is the relay's claim.
+Decides which database a row belongs to and whether it may be written outside a transaction. The
+rows of `outbox_bulk()` and of groups share one INSERT. After the commit it wakes the relay and
+reports the count. Next: `rows.py` writes the row; then the relay claims it through `store/`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ IN_ASYNC_CODE = (
 
 
 class TransactionRequired(OutboxError, RuntimeError):
-    """A task was called outside of a transaction, and `require_transaction` forbids that."""
+    """A task was called outside a transaction, and `require_transaction` forbids that."""
 
 
 class Enqueuer:
@@ -71,11 +71,11 @@ class Enqueuer:
         return EnqueueSettings(self._app, self._meters)
 
     def forget_settings(self) -> None:
-        """They were changed: the next call reads them again."""
+        """Drop the settings after a change: the next call reads them again."""
         vars(self).pop("settings", None)
 
     def database(self, task_name: str, using: str | None) -> BaseDatabaseWrapper:
-        """The connection that a call's row belongs to. Refuses what could not be stored there."""
+        """The connection for a call's row, connected. Raises where a row must not be written."""
         connection = connections[using or write_alias()]
         try:
             if self.in_beat or connection.errors_occurred:
@@ -116,7 +116,7 @@ class Enqueuer:
     def bulk(self, *, as_it_grows: bool = False) -> Iterator[None]:
         """Collect the calls of a block and write them at its end, unless it raises.
 
-        `as_it_grows`: do not wait for the end, but for a full chunk.
+        `as_it_grows`: write each full chunk at once, instead of all rows at the end.
         """
         if block_may_be_suspended():
             yield
@@ -128,19 +128,19 @@ class Enqueuer:
             yield
             ended = True
         finally:
-            with contextlib.suppress(ValueError):  # it ends in a copy of its context
+            with contextlib.suppress(ValueError):  # the block ends in another context
                 self._buffer.reset(token)
             own.close(write=ended)
 
     def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
-        if connection.in_atomic_block:  # nearly every call; the rest is asked only without it
+        if connection.in_atomic_block:  # nearly every call; the other checks cost more
             return
         if is_open(connection) or self.in_beat or self._app.current_worker_task:
             return
-        # A hook's transaction is committed: to refuse its calls now would be to lose them.
+        # The transaction of an on_commit hook is committed: refusing its calls would lose them.
         if self.settings.require_transaction and not running_hooks():
             raise TransactionRequired(
-                f"{task_name} was called outside of a transaction on database "
+                f"{task_name} was called outside a transaction on database "
                 f"{connection.alias!r}. Call it inside transaction.atomic(), or unset "
                 "CELERY_OUTBOX_REQUIRE_TRANSACTION."
             )
@@ -160,54 +160,55 @@ class Enqueuer:
         redactor = self.settings.redactor
         if redactor is not None:
             redacted = redact(redactor, task_name, partial(_copies, sealed, producer.body))
-        # Name and id are for look-ups only, so they may be cut; the message has them in full.
+        # Name and id are for lookups only, so they may be truncated; the message has them in full.
         name, uuid = ascii_text(task_name)[:255], ascii_text(task_id)[:255]
         context = self.settings.recorders.caller_context()
         return Row(uuid, name, *sealed, *redacted, *context)
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        done = after_commit(connection, self._committed)
-        notify_too = not done.notified and self._may_notify(connection)
+        hook = after_commit(connection, self._committed)
+        notify = not hook.notified and self._may_notify(connection)
         try:
             with self.settings.recorders.storing(rows):
-                insert(connection, rows, notify=notify_too)
+                insert(connection, rows, notify=notify)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
         sender = type(self._app)
         if signals.outbox_message_created.has_listeners(sender):
             signals.emit_created(rows, sender)
-        done.add(rows, notified=notify_too)
+        hook.add(rows, notified=notify)
 
     def _may_notify(self, connection: BaseDatabaseWrapper) -> bool:
         if connection.vendor != "postgresql" or not self.settings.notify:
             return False
         return time.monotonic() - self._notified.get(connection.alias, 0.0) >= NOTIFY_INTERVAL
 
-    def _committed(self, done: AfterCommit) -> None:
-        alias = done.connection.alias
-        if not done.notified:
-            self._make_up_for_notify(done)
-        if done.notified:  # counted only now: a NOTIFY that is not committed wakes nobody
+    def _committed(self, hook: AfterCommit) -> None:
+        alias = hook.connection.alias
+        if not hook.notified:
+            self._notify_late(hook)
+        if hook.notified:  # recorded only now: PostgreSQL sends a NOTIFY at commit
             self._notified[alias] = time.monotonic()
         wakeups.wake(alias)
-        self.settings.recorders.report_enqueued(alias, done.names)
+        self.settings.recorders.report_enqueued(alias, hook.names)
 
-    def _make_up_for_notify(self, done: AfterCommit) -> None:
-        """Another transaction's NOTIFY stood in for this one's. If this one stayed open for long,
-        the relay has looked in vain by now, and sleeps.
+    def _notify_late(self, hook: AfterCommit) -> None:
+        """Send the NOTIFY that was left out because another transaction had just sent one.
+
+        If this transaction stayed open for long, the relay woke up before its rows were visible.
         """
-        stayed_open = time.monotonic() - done.began >= NOTIFY_INTERVAL
-        if stayed_open and self._may_notify(done.connection):
-            with contextlib.suppress(Error):  # the row is safe; the relay finds it a little later
-                notify_relay(done.connection)
-                done.notified = True
+        stayed_open = time.monotonic() - hook.began >= NOTIFY_INTERVAL
+        if stayed_open and self._may_notify(hook.connection):
+            with contextlib.suppress(Error):  # the rows are committed; polling finds them
+                notify_relay(hook.connection)
+                hook.notified = True
 
 
 def _replace_if_lost(connection: BaseDatabaseWrapper, *, aged: bool) -> None:
-    """As Django does between requests and Celery between tasks, where there are neither.
+    """Close a broken connection, as Django does between requests and Celery between tasks.
 
-    An open transaction is left alone: to close its connection would be to roll it back. A session
-    that works may hold locks and cursors of the caller's; only if `aged` may it end by its age.
+    An open transaction is left alone: closing its connection would roll it back. A working session
+    may hold the caller's locks and cursors; it is closed for its age only if `aged`.
     """
     if connection.connection is None or is_open(connection):
         return
@@ -240,7 +241,7 @@ def _arguments(body: Any) -> tuple[Any, Any]:
 
 
 def _copies(sealed: Sealed, body: Any) -> tuple[Any, Any]:
-    """The arguments once more, as a worker would get them."""
+    """Copies of the arguments, as a worker would get them."""
     if sealed.payload is None:
         return loads(sealed.args), loads(sealed.kwargs)
     args, kwargs = _arguments(body)

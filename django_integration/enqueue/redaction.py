@@ -1,9 +1,9 @@
-"""What people may see of a message's arguments. The message itself is never touched.
+"""Redacts the arguments that people see. The message itself is never changed.
 
-A redactor is `(task_name, args, kwargs) -> (args, kwargs)`. It is asked for the task and for every
-signature inside of its arguments (chord bodies, callbacks) and every call of a map or of chunks,
-each under its own task name. If it fails, people see a placeholder and never the original, and the
-enqueue goes on.
+A redactor is `(task_name, args, kwargs) -> (args, kwargs)`. It is called for the task, for every
+signature in its arguments (chord bodies, callbacks) and for every call of a map or of chunks, each
+under its own task name. If it fails, people see a placeholder and never the original, and the
+enqueue continues. The results are columns of the row; the admin shows them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAPS = ("celery.map", "celery.starmap", "celery.chunks")
 def redact(
     redactor: Redactor, task_name: str, copy_arguments: Callable[[], tuple[Any, Any]]
 ) -> tuple[str, str]:
-    """Redacted args and kwargs as text. A redactor may change what it is given: it gets copies."""
+    """Redacted args and kwargs as text. A redactor may modify its arguments: it gets copies."""
     try:
         seen_args, seen_kwargs = _call(redactor, task_name, *copy_arguments())
         return _text(_nested(redactor, seen_args)), _text(_nested(redactor, seen_kwargs))
@@ -37,7 +37,7 @@ def redact(
 
 
 def visible_options(options: str, redactor: Redactor | None) -> dict[str, Any]:
-    """The options of a row as people may see them: routing and headers, signatures redacted."""
+    """The options of a row for display: routing and headers, with redacted signatures."""
     shown: dict[str, Any] = json.loads(options)
     for name in ("argsrepr", "kwargsrepr"):
         shown.get("headers", {}).pop(name, None)
@@ -55,7 +55,7 @@ def _nested_safely(redactor: Redactor, embed: str) -> Any:
 
 
 def _nested(redactor: Redactor, value: Any) -> Any:
-    """The value with every signature inside of it redacted under its own task name."""
+    """The value with every signature in it redacted under its own task name."""
     if isinstance(value, dict):
         if isinstance(value.get("task"), str) and "args" in value and "kwargs" in value:
             args, kwargs = _call(redactor, value["task"], value["args"], value["kwargs"])
@@ -67,7 +67,7 @@ def _nested(redactor: Redactor, value: Any) -> Any:
 
 
 def _call(redactor: Redactor, task_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """One call redacted; of a map, also each of the calls that it stands for."""
+    """One call redacted; for a map, also each of the calls that it makes."""
     args, kwargs = redactor(task_name, args, kwargs)
     items = kwargs.get("it") if task_name in MAPS and isinstance(kwargs, dict) else None
     if isinstance(items, Iterable) and not isinstance(items, str):

@@ -1,8 +1,8 @@
-"""Rows into the table: one INSERT for one call, one INSERT per chunk for many.
+"""Writes rows: one INSERT for one call, one INSERT per chunk for many.
 
-The statement is text, written once per database vendor and number of rows: the ORM's `create()`
-costs about 1.7 times as much. Times are the database's own. On PostgreSQL the same statement can
-wake the relay (`NOTIFY`), which PostgreSQL delivers if and when the transaction commits.
+The SQL text is built once per database vendor and number of rows: the ORM's `create()` costs about
+1.7 times as much. Times are the database's own. On PostgreSQL the same statement can wake the relay
+with a NOTIFY, which PostgreSQL delivers when the transaction commits. Next: the claim in `store/`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHUNK_BYTES = 1_000_000
 
 def write_alias() -> str:
     """The database that the router names for writing the outbox."""
-    # Models can only be imported once Django is set up, which importing this module must not need.
+    # Imported here: models need a configured Django, and importing this module must not.
     from django.db import router
 
     from django_integration.models import CeleryOutbox
@@ -44,7 +44,7 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
     limit = connection.features.max_query_params
     most = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit // len(Row._fields))
     chunks = [rows] if len(rows) == 1 else list(_chunks(rows, most))
-    # One statement is all or nothing by itself; several are within a transaction.
+    # One statement is atomic by itself; several need a transaction.
     together = atomic(connection.alias) if len(chunks) > 1 else nullcontext()
     with together, connection.cursor() as cursor:
         for chunk in chunks:
@@ -52,7 +52,7 @@ def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool
 
 
 def notify_relay(connection: BaseDatabaseWrapper) -> None:
-    """Wake the relay without a row."""
+    """Wake the relay without writing a row."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {NOTIFY}")
 
@@ -86,12 +86,12 @@ def _from_values(vendor: str, count: int, notify: bool) -> str:  # noqa: FBT001 
 
 @lru_cache(maxsize=2)
 def _from_json(notify: bool) -> str:  # noqa: FBT001  a cache key
-    """One parameter for all rows: the drivers take twice as long over thousands of small ones."""
+    """One parameter for all rows: the drivers need twice as long for thousands of small ones."""
     now = INSERT_NOW["postgresql"]
     columns = ", ".join(Row._fields).replace("payload", "decode(payload, 'hex')")
     record = ", ".join(f"{name} text" for name in Row._fields)
     return _statement(
-        f"SELECT {columns}, {now}, {now}, 0, {SCHEMA_VERSION}"  # noqa: S608  names of ours
+        f"SELECT {columns}, {now}, {now}, 0, {SCHEMA_VERSION}"  # noqa: S608  our own names
         f" FROM json_to_recordset(%s::json) AS row({record})",
         notify=notify,
     )

@@ -1,4 +1,8 @@
-"""The settings that a call needs, read and validated once, and again after they were changed."""
+"""The settings that a call needs, read and validated once, and again after a change.
+
+Read from `app.conf` only; `conf.py` puts Django's settings there. `Enqueuer.settings` holds the
+current object, and `Enqueuer.forget_settings()` drops it when a setting changes.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,9 @@ if TYPE_CHECKING:
 
 
 class Meters:
-    """The meter of one app. A new one is made only if the settings of metrics change, because its
-    sink may not be made twice: some register their counters with a library.
+    """The meter of one app, replaced only if the settings of metrics change.
+
+    Some sinks register their counters with a library, which can't be done twice.
     """
 
     def __init__(self, app: Any) -> None:

@@ -1,4 +1,8 @@
-"""Where a connection is in its transactions, so that a bulk can tell which calls may wait in it."""
+"""The transaction level of a connection, which decides which calls may wait in a bulk.
+
+Reads Django's state and the call stack, and changes neither. `bulk.py` and `enqueuer.py` call it;
+`call_stack.py` finds what Django does not record.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def is_open(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a row that is written now would be part of a transaction of the caller's."""
+    """Whether a row that is written now would be part of the caller's transaction."""
     return connection.in_atomic_block or not connection.get_autocommit()
 
 
 def level(connection: BaseDatabaseWrapper, hooks: int | None = None) -> int | None:
     """The number of atomic blocks around a call. Two calls of one level commit together.
 
-    Without an atomic block it is 0, less one for each run of on_commit hooks that the call comes
-    from. None if the caller ends transactions with `commit()` and `rollback()`: that may happen at
-    any time. `hooks` is the answer of `running_hooks()`, if the caller has it already.
+    Outside atomic blocks it is 0, minus one for each run of on_commit hooks that the call comes
+    from. None if the caller ends transactions with `commit()` and `rollback()`, which may happen
+    at any time. `hooks` is the result of `running_hooks()`, if the caller has it already.
     """
     depth = atomic_depth(connection)
     if depth:

@@ -1,7 +1,7 @@
 """`celery outbox …` as management commands: same arguments, same code, same output.
 
-A command names its twin in `celery_outbox_steps.cli`. Its arguments are made from those of the
-twin, for argparse; what they were given is handed to the twin's code.
+A management command names a click command in `celery_outbox_steps.cli`. Its arguments are derived
+from those of the click command, for argparse; their values are passed to the click command's code.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class OutboxCommand(BaseCommand):
             parser.add_argument(*names, **arguments)
 
     def handle(self, *_: Any, **options: Any) -> None:
-        self.stdout.ending = ""  # click ends its lines itself, and a progress bar does not
-        given = {str(param.name): options[str(param.name)] for param in self.command.params}
+        self.stdout.ending = ""  # click ends its own lines, except for a progress bar
+        values = {str(param.name): options[str(param.name)] for param in self.command.params}
         try:
             with click.Context(self.command, obj=SimpleNamespace(app=celery_app())) as context:
                 context.meta[STDOUT] = self.stdout
-                context.invoke(self.command, **given)
+                context.invoke(self.command, **values)
         except OutboxError as exc:
             raise CommandError(str(exc)) from exc
         except click.ClickException as exc:
@@ -53,7 +53,7 @@ def _for_argparse(param: click.Parameter) -> tuple[list[str], dict[str, Any]]:
     arguments: dict[str, Any] = {"dest": param.name, "help": param.help}
     if param.is_flag:
         return param.opts, {**arguments, "action": "store_true"}
-    if isinstance(param.default, (int, str)):  # click's own mark for "none" is neither
+    if isinstance(param.default, (int, str)):  # click's marker for "no default" is neither
         arguments["default"] = param.default
     if isinstance(param.type, click.Choice):
         return param.opts, {**arguments, "choices": list(param.type.choices)}

@@ -23,7 +23,7 @@ __all__ = ["DjangoStore", "stores"]
 
 
 def stores(app: Any) -> list[DjangoStore]:
-    """One Store per alias in `outbox_databases`; by default where the router writes the rows."""
+    """One Store per alias in `outbox_databases`; by default for the alias the router writes to."""
     refuse_tenant_schemas()
     conf = app.conf
     add_monitoring_settings(conf)

@@ -41,8 +41,8 @@ DIALECTS: dict[str, type[Dialect]] = {"postgresql": PostgreSQL, "mysql": MySQL, 
 class DjangoStore:
     """The outbox behind one database alias, on a connection of its own.
 
-    `connection` lends one instead (tests inside a transaction): it is used as it is, never closed,
-    and not listened on. `retention` in seconds keeps published rows instead of deleting them.
+    A given `connection` is used instead (by tests and the admin): as it is, never closed, and
+    without LISTEN. `retention` in seconds keeps published rows instead of deleting them.
     """
 
     def __init__(
@@ -71,28 +71,28 @@ class DjangoStore:
 
     @property
     def listening(self) -> bool:
-        """Will a NOTIFY end a wait?"""
+        """Whether a NOTIFY ends a wait."""
         return self._listener.listening and self._session.is_open
 
     @property
     def blocks_event_loop(self) -> bool:
-        """Would this driver block all greenlets of a gevent worker?"""
+        """Whether this driver blocks all greenlets of a gevent worker."""
         return self._dialect.blocks_event_loop(self._session.wrapper)
 
     def check(self) -> None:
         with self._session.errors():
             wrapper = self._session.open()
-            complaint = self._dialect.check(wrapper)
+            problem = self._dialect.check(wrapper)
             with wrapper.cursor() as cursor:
                 tables = set(wrapper.introspection.table_names(cursor))
         missing = {OUTBOX, DEAD_LETTER} - tables
         if missing:
-            complaint = complaint or (
+            problem = problem or (
                 f"no table {', '.join(sorted(missing))}; run: python manage.py migrate"
                 f" --database={self.name} celery_outbox"
             )
-        if complaint:
-            raise StoreNotReady(f"database {self.name!r}: {complaint}")
+        if problem:
+            raise StoreNotReady(f"database {self.name!r}: {problem}")
 
     def claim(
         self,
@@ -103,10 +103,10 @@ class DjangoStore:
         max_bytes: int | None = None,
         adopt: bool = False,
     ) -> list[ClaimedMessage]:
-        """From the watermark on; a full scan where there is nothing, and in a new session.
+        """Claim from the watermark on; with a full scan if that finds nothing, or in a new session.
 
-        The last session may have ended with leased rows that it never saw, or in a crash of the
-        server that lost its leases.
+        The last session may have leased rows without receiving them, or may have ended in a crash
+        of the server that lost its leases.
         """
         most = sys.maxsize if max_bytes is None else max_bytes
         request = ClaimRequest(limit, lease, relay_id, most, adopt)
@@ -188,9 +188,7 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
     try:
         vendor = (connection or connections[alias]).vendor
     except ConnectionDoesNotExist:
-        raise StoreNotReady(
-            f"database {alias!r}: there is none of this name in DATABASES"
-        ) from None
+        raise StoreNotReady(f"database {alias!r}: there is no such alias in DATABASES") from None
     try:
         return DIALECTS[vendor]()
     except KeyError:
@@ -201,5 +199,5 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
 
 
 def _copy_payload(message: ClaimedMessage) -> ClaimedMessage:
-    """Some drivers return a view of their own memory where others return bytes."""
+    """As bytes: some drivers return a view of their own memory."""
     return message._replace(payload=bytes(message.payload or b""))

@@ -1,6 +1,6 @@
 """What differs between databases: durations, id lists, sizes, and how a claim is written.
 
-Everything else of the Store is the same SQL everywhere. All times are the database's own clock, and
+The rest of the Store is the same SQL for all databases. All times are the database's own clock, and
 a query on the due index always names the range that it reads. Statements take parameters with `%s`;
 a literal percent sign is doubled. See `postgresql.py`, `mysql.py` and `sqlite.py` for what each
 database needs, and docs/reference/sql for the statements in full.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOCK_TIMEOUT = 20
 """Seconds that a relay waits for a lock, such as that of an ALTER TABLE, unless the project sets
-less. Then the statement fails, is logged and is repeated, instead of hanging without a sign."""
+less. Then the statement fails, is logged and is repeated, instead of hanging silently."""
 
 
 class ClaimRequest(NamedTuple):
@@ -49,7 +49,7 @@ class Dialect:
 
     vendor: str
     from_now: str
-    """The time a number of seconds from now: one parameter."""
+    """The time this number of seconds from now: one parameter."""
     seconds_waited: str
     """Seconds since the row was created, as a float."""
     seconds_left: str
@@ -57,30 +57,30 @@ class Dialect:
     position = "due_at"
     """The due time as the watermark keeps it."""
     content_size: str
-    """About how many bytes a row's contents take; they are ASCII but for what others wrote."""
+    """The approximate bytes of a row's contents: ASCII, unless other programs wrote the row."""
     from_watermark = ""
     """`due_at` is not below the `Start` of the watermark: two parameters."""
     due_index_hint = ""
     """Makes the optimiser use the due index."""
     primary_key_hint = ""
-    """Makes the optimiser look rows up by id, where it might lock its way through the table."""
+    """Makes the optimiser look rows up by id, where it might scan and lock the whole table."""
     task_name_matches = "task_name LIKE %s ESCAPE '!'"
     """The task's name fits a `like_pattern`, case-sensitively: one parameter."""
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     estimate_pending = ""
-    """About how many rows wait, by the database's own statistics."""
+    """The estimated number of pending rows, from the database's statistics."""
     estimate_rows = ""
-    """About how many rows a table has, by the database's own statistics: one parameter."""
+    """The estimated number of rows of a table, from the same statistics: one parameter."""
     begin_transaction = "BEGIN"
     options: dict[str, Any] = {}
     """Connection options for a relay, unless the project sets them."""
     notifies = False
-    """Does the database wake sessions that LISTEN?"""
+    """Whether the database wakes sessions that LISTEN."""
     pooled = False
-    """Does a pooler hand each of our transactions to another session?"""
+    """Whether a pooler may run each of our transactions in another session."""
     watermark = True
-    """Do deleted rows stay in the index for a while, so that claims should start behind them?"""
+    """Whether deleted rows stay in the index for a while, so that claims should skip them."""
 
     @property
     def now(self) -> str:
@@ -95,12 +95,12 @@ class Dialect:
     def configure_session(self, session: Session) -> None:
         """Called for each connection of our own, before anything else runs on it."""
 
-    def check(self, wrapper: Any) -> str:  # noqa: ARG002  most need what Django needs
-        """What is too old here, and what to do about it; empty if nothing is."""
+    def check(self, wrapper: Any) -> str:  # noqa: ARG002  most need no more than Django does
+        """Why this server is too old, and what to do about it; empty if it is not."""
         return ""
 
     def blocks_event_loop(self, wrapper: Any) -> bool:  # noqa: ARG002  drivers differ
-        """Does the driver block all greenlets while a statement runs?"""
+        """Whether the driver blocks all greenlets while a statement runs."""
         return False
 
     def is_state(self, state: State) -> str:
@@ -114,10 +114,10 @@ class Dialect:
     def delete_by_id(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
         """A statement that deletes these rows, to be narrowed with AND, and its parameters."""
         selected, params = self.id_in(ids)
-        return f"DELETE FROM {table} WHERE {selected}", params  # noqa: S608  a table of ours
+        return f"DELETE FROM {table} WHERE {selected}", params  # noqa: S608  one of our tables
 
     def storable_text(self, text: str) -> str:
-        """Text as every database takes it: no NUL, no lone surrogates."""
+        """Text that every database accepts: no NUL, no lone surrogates."""
         clean = text.replace("\x00", "\\x00")
         return clean.encode("utf-8", "backslashreplace").decode("utf-8")
 

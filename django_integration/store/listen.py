@@ -1,7 +1,7 @@
-"""Wake-ups: a pipe to ourselves on every database, and LISTEN on PostgreSQL.
+"""Wake-ups: a self-pipe on every database, and LISTEN on PostgreSQL.
 
 `wake()` is one `os.write`, so that any thread and any signal handler may call it. The relay
-LISTENs on the session it works with; what arrives while a statement runs is remembered for the
+LISTENs on the session it works with; a notification that arrives while a statement runs ends the
 next wait. LISTEN does not work behind a pooler: that is detected and logged once, and the relay
 polls instead.
 """
@@ -27,14 +27,14 @@ POOLED = "a connection pooler sits between the relay and PostgreSQL"
 
 
 class WakePipe:
-    """A pipe to ourselves: a write, here or in a forked child, ends a wait in this process."""
+    """A self-pipe: a write, here or in a forked child, ends a wait in this process."""
 
     def __init__(self) -> None:
         self._open()
 
     def write(self) -> None:
-        # A full pipe means that many wake-ups are waiting already. A child may have closed
-        # what it inherited, as beat does, and the number may be a socket's by now.
+        # A full pipe holds enough wake-ups already. A child may have closed the descriptor that it
+        # inherited, as beat does, and the number may be a socket's by now.
         with suppress(OSError):
             if os.path.samestat(os.fstat(self._writer), self._pipe):
                 os.write(self._writer, b".")
@@ -76,21 +76,21 @@ class Listener:
     def __init__(self) -> None:
         self.listening = False
         self._notified = False
-        self._complained = False
+        self._is_logged = False
 
     def begin(self, session: Session, *, pooled: bool) -> None:
         """Called with each new connection, before the first claim on it."""
         self.listening = False
         reason = POOLED if pooled else self._listen(session)
         if reason:
-            self._complain(session.alias, reason)
+            self._log_unavailable(session.alias, reason)
             return
         if hasattr(session.raw, "add_notify_handler"):
             session.raw.add_notify_handler(self._note)
         self.listening = True
 
     def heard(self, session: Session) -> bool:
-        """Has a notification arrived since the last call? Never blocks."""
+        """Whether a notification has arrived since the last call. Never blocks."""
         raw = session.raw
         with session.wrapper.wrap_database_errors:
             if hasattr(raw, "pgconn"):
@@ -101,7 +101,7 @@ class Listener:
         return notified
 
     def _listen(self, session: Session) -> str:
-        """LISTEN; why that can't work here, or an empty text."""
+        """Run LISTEN; the reason why it can't work here, or an empty text."""
         try:
             with session.wrapper.cursor() as cursor:
                 cursor.execute(f"LISTEN {CHANNEL}")
@@ -111,10 +111,10 @@ class Listener:
             return str(error).strip()
         return ""
 
-    def _complain(self, alias: str, reason: str) -> None:
-        if not self._complained:
+    def _log_unavailable(self, alias: str, reason: str) -> None:
+        if not self._is_logged:
             log("celery_outbox_listen_unavailable", alias, reason, database=alias, reason=reason)
-        self._complained = True
+        self._is_logged = True
 
     def _note(self, _notification: Any) -> None:
         self._notified = True

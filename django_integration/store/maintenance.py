@@ -1,10 +1,11 @@
 """Replay and purge of dead letters and kept rows, in chunks.
 
-None of it touches a row that a relay could claim. Two processes may do the same at once: what one
-has locked the other skips, so nothing is replayed twice.
+None of it changes a row that a relay could claim. Two processes may do the same at once: each skips
+what the other has locked, so nothing is replayed twice. `DjangoStore` calls it; the commands, the
+purge task and the admin call `DjangoStore`.
 """
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+# ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,8 @@
 """MySQL 8 and MariaDB: a claim selects due rows that are not locked, and updates them.
 
-The optimiser of these databases is told which index to use: what it chooses for a queue's table,
-whose statistics are always out of date, is a scan that reads everything or a deadlock.
+The statements name the index to use: a queue table's statistics are always out of date, and what
+the optimiser chooses by them is a full scan or a deadlock. The claim itself is in
+`select_then_update.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class MySQL(SelectThenUpdate):
         return bool(wrapper.Database.__name__ != "pymysql")
 
     def delete_by_id(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
-        # DELETE takes no index hint of its own; driven by a join it can only look its rows up.
+        # DELETE takes no index hint; driven by a join, it has to look its rows up by id.
         sql = (
             "DELETE target FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen"
             f" STRAIGHT_JOIN {table} AS target FORCE INDEX (PRIMARY) WHERE target.id = chosen.id"

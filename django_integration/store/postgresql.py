@@ -3,9 +3,10 @@
 A queue table's statistics are wrong much of the time (filled and emptied between two ANALYZEs, or
 never analysed), and then the planner reads and sorts the whole table. So plans without the index
 are switched off for the relay's own session; behind a pooler, only for the claim's transaction.
+Next: `writes.py` settles what was claimed.
 """
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+# ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
 from functools import lru_cache
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from django_integration.store.session import Session
     from django_integration.store.watermark import Start
 
-# jit: where a switched-off plan is needed after all, its penalty would look worth compiling.
+# jit: if a disabled plan is needed after all, its cost penalty would make PostgreSQL compile it.
 PLANNER = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
 SET_LOCK_TIMEOUT = (
     f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}s', {{local}})"
@@ -34,7 +35,7 @@ FOR_TRANSACTION = "; ".join(
     [*(f"SET LOCAL {name} = off" for name in PLANNER), SET_LOCK_TIMEOUT.format(local="true")]
 )
 FOR_LIST = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
-"""For a page of the admin, which may be sorted: its rows are few, or in the order of an index."""
+"""For a page of the admin, where sorting is allowed: few rows, or rows in an index's order."""
 
 
 class PostgreSQL(Dialect):
@@ -58,7 +59,7 @@ class PostgreSQL(Dialect):
     estimate_rows = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
     notifies = True
     _holds_any_text = True
-    # Without them a relay whose server vanished from the network waits for a quarter of an hour.
+    # Without these, a relay whose server vanished from the network waits for a quarter of an hour.
     options = {
         "connect_timeout": 10,
         "tcp_user_timeout": 30_000,
@@ -86,7 +87,7 @@ class PostgreSQL(Dialect):
         return sql, [relay_id, *params, limit, most, most, relay_id, lease]
 
     def configure_session(self, session: Session) -> None:
-        # A pooler makes up the process id that it tells its clients at startup.
+        # A pooler invents the process id that it reports to its clients at startup.
         (actual,) = session.rows("SELECT pg_backend_pid()")[0]
         self.pooled = actual != session.raw.info.backend_pid
         self._holds_any_text = session.raw.info.parameter_status("server_encoding") == "UTF8"
@@ -97,7 +98,7 @@ class PostgreSQL(Dialect):
         driver = wrapper.Database
         if driver.__name__ != "psycopg2":
             return False
-        # psycogreen and its like install a callback that waits cooperatively.
+        # psycogreen and similar libraries install a callback that waits cooperatively.
         return driver.extensions.get_wait_callback() is None
 
     def storable_text(self, text: str) -> str:

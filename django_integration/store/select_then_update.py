@@ -1,11 +1,11 @@
-"""A claim where UPDATE can't return what stood in the row before: SELECT, UPDATE, then COMMIT.
+"""A claim for databases whose UPDATE can't return the row's old values: SELECT, UPDATE, COMMIT.
 
-The SELECT returns the contents of small rows only, those that fit in any case; which rows are taken
-is decided here, by their sizes. Contents of larger rows that fit are fetched on their own, so no
-answer of the database is much larger than `max_bytes`.
+The SELECT returns the contents only of rows so small that they always fit; which rows are taken is
+decided here, by their sizes. The contents of larger rows that fit are fetched separately, so no
+result is much larger than `max_bytes`. `mysql.py` and `sqlite.py` fill in the differences.
 """
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+# ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
 from functools import lru_cache

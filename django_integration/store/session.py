@@ -1,8 +1,8 @@
 """The relay's own database session: opened on demand, closed after any error.
 
 Never one of Django's `connections`: those belong to threads and requests, may sit in a pool that a
-forked child closes, and may hold a transaction. Every failure leaves as `StoreError`, and the next
-statement opens a new session. Nothing here knows the outbox; see `base.py`.
+forked child closes, and may hold a transaction. A database error becomes a `StoreError`, and the
+next statement opens a new session. Nothing here knows the outbox; see `base.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-# mysqlclient says goodbye to the server whenever its connection object is deallocated, even in a
-# forked child, which ends the parent's session. This reference stops the child from doing that.
-_kept: dict[int, Any] = {}
+# mysqlclient ends the session whenever its connection object is deallocated, even in a forked
+# child, where the session is the parent's. This reference stops the child from doing that.
+_kept_alive: dict[int, Any] = {}
 
 # Options that make no sense for a relay: a pool is shared with forks, and the claim is written
 # for READ COMMITTED and for parameters that the client binds.
@@ -32,7 +32,7 @@ UNWANTED_OPTIONS = frozenset({"pool", "isolation_level", "server_side_binding"})
 
 
 class Session:
-    """One connection, used by one thread. `connection` lends one that is never closed here."""
+    """One connection, used by one thread. A given `connection` is only borrowed: never closed."""
 
     def __init__(
         self,
@@ -74,20 +74,20 @@ class Session:
         return None if self._wrapper is None else self._wrapper.connection
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> int:
-        """Execute one statement; how many rows it changed."""
+        """Execute one statement and return how many rows it changed."""
         with self.errors(), self.open().cursor() as cursor:
             cursor.execute(sql, params)
             return int(cursor.rowcount)
 
     def rows(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Execute one statement; the rows it returned."""
+        """Execute one statement and return its rows."""
         with self.errors(), self.open().cursor() as cursor:
             cursor.execute(sql, params)
             return list(cursor.fetchall())
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing. Inside the transaction of a lent connection: a savepoint of it."""
+        """All or nothing. In the transaction of a borrowed connection, a savepoint."""
         if self.borrowed:
             with self.errors(), transaction.atomic(using=self.wrapper.alias):
                 yield
@@ -121,7 +121,7 @@ class Session:
         if wrapper.connection is None:
             wrapper.ensure_connection()
             if not self.borrowed:
-                _kept[id(wrapper.connection)] = wrapper.connection
+                _kept_alive[id(wrapper.connection)] = wrapper.connection
             self._on_open(self)
         return wrapper
 
@@ -136,7 +136,7 @@ class Session:
         raw = wrapper.connection
         with suppress(Exception):
             wrapper.close()
-        _kept.pop(id(raw), None)
+        _kept_alive.pop(id(raw), None)
 
     def _forget_parent(self) -> None:
         self._pid = os.getpid()
@@ -145,7 +145,7 @@ class Session:
 
 
 def own_wrapper(alias: str, options: Mapping[str, Any]) -> BaseDatabaseWrapper:
-    """A connection with the settings of this alias, used by its opener alone."""
+    """A connection with the settings of this alias, which is not shared."""
     shared = connections[alias]
     wanted = {
         name: value

@@ -1,6 +1,7 @@
 """SQLite: a claim takes the write lock first, then selects and updates. For development and tests.
 
-Times are texts in Django's format, which compare as times do.
+Times are texts in Django's format, which sort as times do. The claim itself is in
+`select_then_update.py`.
 """
 
 from __future__ import annotations

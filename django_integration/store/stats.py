@@ -1,10 +1,11 @@
-"""How many rows, how old: for gauges and for people, at a cost that a full table can't raise.
+"""Counts and ages of rows, for metrics and operators, at a cost that a full table can't raise.
 
 Every count reads at most a cap of rows along an index and then stops: it is exact below the cap and
-"at least" above it, where PostgreSQL's own statistics give a better estimate.
+"at least" above it, where PostgreSQL's own statistics give a better estimate. The gauges, `celery
+outbox status` and the admin show the results.
 """
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+# ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -95,10 +96,10 @@ def _relays(session: Session, dialect: Dialect) -> tuple[dict[str, Any], ...]:
 def _failing(
     session: Session, dialect: Dialect, top: int
 ) -> tuple[int, tuple[dict[str, Any], ...]]:
-    """How many rows are failing, and the tasks with most of them.
+    """How many rows are failing, and the tasks with the most of them.
 
-    From the far end of the due index: failing rows back off, and a count that starts at the near
-    end might not get past a backlog of others.
+    Counted from the high end of the due index: failing rows back off, and a count from the low end
+    might stop within a backlog of other rows.
     """
     rows = session.rows(
         "SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()"

@@ -24,10 +24,10 @@ class Start(NamedTuple):
 
 
 class Watermark:
-    """The due times of the last claimed rows, and when to distrust them.
+    """The due times of the last claimed rows, and when the next full scan may run.
 
-    Rows can appear far below: released by a relay, left by one that died, committed very late. The
-    next full scan finds them.
+    Rows can appear far below the watermark: released by a relay, left by one that died, committed
+    very late. The next full scan finds them.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Watermark:
         return None if self.allows_full_scan(now) else Start(self._last, self._recent[0][0])
 
     def allows_full_scan(self, now: float) -> bool:
-        """Has enough time passed since the last full scan?"""
+        """Whether enough time has passed since the last full scan."""
         return self._last is None or now >= self._next_full_scan
 
     def record_full_scan(self, began: float, ended: float) -> None:

@@ -1,10 +1,11 @@
 """Every write of a relay, and the fence around it: only rows that the relay holds are changed.
 
-What the broker has is settled also where the claim was forgotten (a crash of the server) or given
-back, but never under the claim of another relay. Outcomes that are alike share a statement.
+A message that the broker has is settled even if its claim was lost (in a crash of the server) or
+released, but never while another relay holds it. Equal outcomes share a statement. `DjangoStore`
+calls it after each batch; `signals.py` reports the outcomes afterwards.
 """
 
-# ruff: noqa: S608  SQL text is joined from names of ours; values are always parameters
+# ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
 from collections import defaultdict
@@ -33,7 +34,7 @@ HELD = "claimed_by = %s"
 HELD_OR_UNCLAIMED = (
     f"({HELD} OR claimed_by IS NULL OR claimed_by = '{ORPHANED}') AND {PENDING.text}"
 )
-"""The fence for what the broker has. A row that was published already, and kept, is not pending."""
+"""The fence for published messages. A row that was published before, and kept, is not pending."""
 
 
 class Writes:
@@ -59,7 +60,7 @@ class Writes:
             return written
 
     def count_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
-        """Count an attempt, and only then load what may be too large for this process."""
+        """Count an attempt, and only then load contents that may be too large for this process."""
         changes = f"retries = %s, last_error = %s, updated_at = {self._dialect.now}"
         values = [message.retries + 1, INTERRUPTED]
         if not self._update(changes, values, [message.id], relay_id):
@@ -72,7 +73,7 @@ class Writes:
     def _update(
         self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str, fence: str = HELD
     ) -> int:
-        """The one way a relay changes rows."""
+        """The only UPDATE of rows that a relay holds."""
         if not ids:
             return 0
         selected, params = self._dialect.id_in(ids)
@@ -83,7 +84,7 @@ class Writes:
         return self._session.run(sql, [*values, *params, relay_id])
 
     def _delete(self, ids: Sequence[int], relay_id: str, fence: str = HELD) -> int:
-        """The one way a relay deletes rows."""
+        """The only DELETE of rows that a relay holds."""
         if not ids:
             return 0
         sql, params = self._dialect.delete_by_id(OUTBOX, ids)
@@ -97,8 +98,8 @@ class Writes:
         return with_contents(message, rows[0]) if rows else None
 
     def _delete_published(self, groups: _Groups, relay_id: str) -> int:
-        every = [row_id for ids in groups.published.values() for row_id in ids]
-        return self._delete(every, relay_id, HELD_OR_UNCLAIMED)
+        all_ids = [row_id for ids in groups.published.values() for row_id in ids]
+        return self._delete(all_ids, relay_id, HELD_OR_UNCLAIMED)
 
     def _keep_published(self, groups: _Groups, relay_id: str) -> int:
         now = self._dialect.now
@@ -147,7 +148,7 @@ class _Postponement(NamedTuple):
 
 
 class _Groups(NamedTuple):
-    """Ids by what has to be written for them, so that equal outcomes share a statement."""
+    """Ids grouped by what is written for them, so that equal outcomes share a statement."""
 
     published: dict[int, list[int]]
     """By failed attempts."""

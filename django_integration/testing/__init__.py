@@ -1,8 +1,8 @@
 """What the pytest fixtures are made of; see `django_integration.pytest_plugin`.
 
 `calls.py` reads calls back from rows, `outbox.py` lists and asserts them, `relaying.py` relays them
-to a broker that only remembers, `running.py` runs them. Everything happens on the test's own
-database connection, inside of its transaction, and nothing talks to a broker.
+to a broker that only records, `running.py` runs them. Everything happens on the test's own database
+connection, in its transaction, and nothing connects to a broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A row read back as the task call that it is: arguments decoded, routing and times in place.
+"""Reads a row back as a task call: arguments decoded, with routing and times.
 
 The row is opened with the relay's own envelope, so a test sees what a worker would get.
 """
@@ -79,7 +79,7 @@ def _parts(message: Message) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
     body = message.body
     if message.headers.get("compression"):
         body = decompress(body, message.headers["compression"])
-    # The test made the call itself, so whatever serializer it took is trusted.
+    # The test made the call itself, so its serializer is trusted.
     accept = [message.content_type]
     found = loads(body, message.content_type, message.content_encoding, accept=accept)
     if isinstance(found, dict):

@@ -1,4 +1,8 @@
-"""The calls of one test, as a list, and the assertion that one of them was made."""
+"""The calls of one test, as a list, and the assertion that one of them was made.
+
+Rows that were there before the test are not counted. Reads the tables and changes nothing;
+`relaying.py` and `running.py` empty them.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +25,15 @@ NOTHING_SENT = (
 
 
 class Outbox(Sequence[Call]):
-    """The calls of this test that are waiting, in order; `relayed` are those that went out."""
+    """The pending calls of this test, in order; `relayed` are those that were relayed or run."""
 
     def __init__(self, using: str | None = None) -> None:
         self.database = using or write_alias()
         self.relayed: list[Call] = []
         newest = CeleryOutbox.objects.using(self.database).order_by("-pk").first()
-        self._before = 0 if newest is None else newest.pk
-        buried = CeleryOutboxDeadLetter.objects.using(self.database).order_by("-pk").first()
-        self._buried_before = 0 if buried is None else buried.pk
+        self._last_before = 0 if newest is None else newest.pk
+        newest_dead = CeleryOutboxDeadLetter.objects.using(self.database).order_by("-pk").first()
+        self._last_dead_before = 0 if newest_dead is None else newest_dead.pk
 
     def __len__(self) -> int:
         return self.rows.count()
@@ -45,9 +49,9 @@ class Outbox(Sequence[Call]):
 
     @property
     def rows(self) -> CeleryOutboxQuerySet:
-        """The waiting rows themselves."""
+        """The pending rows themselves."""
         waiting = CeleryOutbox.objects.using(self.database).pending()
-        return waiting.filter(pk__gt=self._before).order_by("pk")
+        return waiting.filter(pk__gt=self._last_before).order_by("pk")
 
     @property
     def names(self) -> list[str]:
@@ -59,9 +63,9 @@ class Outbox(Sequence[Call]):
 
     @property
     def dead_letters(self) -> list[CeleryOutboxDeadLetter]:
-        """What could not be published in this test, with its `failure_reason`."""
+        """The messages that could not be published in this test, with their `failure_reason`."""
         letters = CeleryOutboxDeadLetter.objects.using(self.database)
-        return list(letters.filter(pk__gt=self._buried_before).order_by("pk"))
+        return list(letters.filter(pk__gt=self._last_dead_before).order_by("pk"))
 
     def using(self, database: str) -> Outbox:
         """The outbox in another database, from now on."""
@@ -69,7 +73,7 @@ class Outbox(Sequence[Call]):
 
 
 class TaskSent:
-    """An assertion that says what was sent instead."""
+    """An assertion that lists what was sent instead."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -89,7 +93,7 @@ class TaskSent:
         sent: list[Call] = [*self._outbox.relayed, *self._outbox]
         fitting = [call for call in sent if wanted.fits(call)]
         if not fitting or count not in (None, len(fitting)):
-            raise AssertionError(_complaint(wanted, len(fitting), sent))
+            raise AssertionError(_failure_text(wanted, len(fitting), sent))
         return fitting[0]
 
 
@@ -125,7 +129,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _complaint(wanted: _Wanted, times: int, sent: list[Call]) -> str:
+def _failure_text(wanted: _Wanted, times: int, sent: list[Call]) -> str:
     if not sent:
         return f"{wanted} was not sent. {NOTHING_SENT}"
     verb = f"was sent {times} times" if times else "was not sent"

@@ -1,4 +1,8 @@
-"""The real relay in a test: claim, publish and settle, with a broker that only remembers."""
+"""The real relay in a test: claim, publish and settle, with a broker that only records.
+
+Works on the test's own connection, in its transaction, and connects to no broker. The calls that
+went out are added to `Outbox.relayed`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FakeRelay:
-    """`run()` relays what is due; `fail`, `dead_letter` and `go_down` decide what becomes of it."""
+    """`run()` relays what is due; `fail`, `dead_letter` and `go_down` make publishing fail."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -31,27 +35,27 @@ class FakeRelay:
 
     @property
     def published(self) -> list[Call]:
-        """What the broker has taken, in order."""
+        """The calls that the broker has accepted, in order."""
         return [read_message(message) for message in self._publisher.published]
 
     def fail(self, task_name: str, error: Exception | None = None) -> None:
-        """Let every message of this task fail; it is tried again later."""
+        """Make every message of this task fail; it is retried later."""
         self._publisher.fail_task(task_name, error or Nacked("fake_relay was told to fail"))
 
     def dead_letter(self, task_name: str, reason: str = "fake_relay was told so") -> None:
-        """Let every message of this task fail for good."""
+        """Make every message of this task fail permanently."""
         self._publisher.fail_task(task_name, ValueError(reason))
 
     def go_down(self) -> None:
-        """The broker is away from now on."""
+        """Make the broker unavailable from now on."""
         self._publisher.down = ConnectionRefusedError("fake_relay's broker is down")
 
     def heal(self) -> None:
-        """The broker takes everything again."""
+        """Make the broker accept everything again."""
         self._publisher.heal()
 
     def run(self) -> list[Outcome]:
-        """Relay what is due, batch by batch, and say what became of each message."""
+        """Relay what is due, batch by batch, and return the outcome of each message."""
         relay, before = self._relay(), len(self._publisher.published)
         outcomes: list[Outcome] = []
         while (result := relay.run_once()).claimed:

@@ -1,4 +1,8 @@
-"""Stored tasks run in the test, one after the other, as a worker would run them."""
+"""Stored tasks run in the test, one after the other, as a worker would run them.
+
+Celery's own tracer runs them, in this process and on the test's connection; no relay and no broker
+take part. The calls that ran are added to `Outbox.relayed`.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Drain:
-    """Empties the outbox by running what is in it, and what that calls, until nothing is left."""
+    """Empties the outbox by running the tasks in it, and the tasks that those call."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._app = celery_app()
 
     def __call__(self, *, propagate: bool = True, limit: int = 1000) -> list[EagerResult]:
-        """Results in the order of execution. Nobody waits for an `eta`.
+        """Results in the order of execution. An `eta` is not waited for.
 
         With `propagate` the first task that fails raises here, and the rest stays in the outbox.
         """

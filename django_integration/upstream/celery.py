@@ -1,4 +1,8 @@
-"""Celery: an app's task class and task registry, and how it looks up a setting."""
+"""Celery: an app's task class and task registry, and how it looks up a setting.
+
+Replacements return what Celery's own part returns. `enqueue/app.py` and `celery_hooks/` use them;
+`testing/running.py` uses the tracer.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ class DjangoTaskByDefault(Celery):  # type: ignore[misc]
     """A Celery whose subclasses get `DjangoTask` unless they name a task class of their own.
 
     Celery's Django fixup asks `_custom_task_cls_used` whether to install it. Celery 5.5 and 5.6
-    answer yes for every subclass of Celery, and `delay_on_commit` would be gone.
+    answer yes for every subclass of Celery, and `delay_on_commit` would be missing.
     """
 
     @property
@@ -34,7 +38,7 @@ class DjangoTaskByDefault(Celery):  # type: ignore[misc]
 
     @_custom_task_cls_used.setter
     def _custom_task_cls_used(self, _: bool) -> None:
-        """Celery's own answer, which is not the right one in all versions."""
+        """Ignores Celery's own answer, which is wrong in some versions."""
 
 
 def registry_of(app: Celery) -> TaskRegistry:
@@ -45,15 +49,15 @@ def registry_of(app: Celery) -> TaskRegistry:
 LOOKS_MAP_BY_MAP = (
     CelerySettings({"key": "map"}, [{"X_KEY": "spelling"}], prefix="X")["key"] == "map"
 )
-"""Whether this Celery looks in its maps one after the other, as 5.7 does. Older ones look for one
-spelling after the other, which may find another value: `MapByMapSettings` is not for them."""
+"""Whether this Celery searches its maps one after the other, as 5.7 does. Older versions search for
+one spelling after the other, which may find another value: they can't use `MapByMapSettings`."""
 
 
 class MapByMapSettings(CelerySettings):  # type: ignore[misc]
-    """Celery's settings with the same answers in a fraction of the time.
+    """Celery's settings with the same values and a faster lookup.
 
-    Celery looks for each of four spellings in each of its maps, by way of exceptions, and does so
-    six times per task call: a third of what the call takes.
+    Celery tries each of four spellings in each of its maps, and a miss is an exception. Six such
+    lookups per task call take a third of the call's time.
     """
 
     def __getitem__(self, key: str) -> Any:
@@ -73,8 +77,8 @@ def _spellings(prefix: str | None, rules: Any, key: str) -> tuple[str, ...]:
 
 
 def replace_settings_class(settings: CelerySettings, cls: type[CelerySettings]) -> None:
-    """Change the class of an app's settings in place: others already hold the object.
+    """Change the class of an app's settings in place: other code already holds the object.
 
-    Set plainly, the attribute would become a setting.
+    A plain assignment to `__class__` would create a setting of this name.
     """
     object.__setattr__(settings, "__class__", cls)

@@ -1,4 +1,8 @@
-"""Django: the transaction of a connection, settings without a search, the admin's pages, SQL."""
+"""Django: the transaction of a connection, faster settings, the admin's pages, a query's SQL.
+
+Reads Django's state; only `watch_statements()` and `new_connection()` change any. Used by
+`enqueue/`, `store/`, `celery_hooks/` and `admin/`.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,9 @@ if TYPE_CHECKING:
 # -- transactions --------------------------------------------------------------------------------
 
 RUN_COMMIT_HOOKS: CodeType = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
-"""Is running while on_commit hooks run, of which Django keeps no record."""
+"""On the call stack while on_commit hooks run; Django keeps no record of that."""
 ATOMIC: tuple[CodeType, ...] = (Atomic.__enter__.__code__, Atomic.__exit__.__code__)
-"""One of them is running while `atomic()` makes, releases or rolls back to its savepoint."""
+"""One is on the call stack while `atomic()` creates, releases or rolls back to its savepoint."""
 
 
 def atomic_depth(connection: BaseDatabaseWrapper) -> int:
@@ -40,7 +44,7 @@ def last_commit_hook(connection: BaseDatabaseWrapper) -> Any:
 
 
 def will_roll_back(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the atomic block is broken: Django rolls it back and allows no statement before."""
+    """Whether the atomic block is broken: Django allows no statement until it is rolled back."""
     return connection.in_atomic_block and connection.needs_rollback
 
 
@@ -55,22 +59,22 @@ def is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
 def watch_statements(connection: BaseDatabaseWrapper, wrapper: Callable[..., Any]) -> None:
     """Like `connection.execute_wrapper()`, but not bound to a `with` block, and in front.
 
-    In front, because that context manager removes the last wrapper, whichever it is.
+    In front, because that context manager removes the last wrapper, even if it is not its own.
     """
     connection.execute_wrappers.insert(0, wrapper)
 
 
 def unwatch_statements(connection: BaseDatabaseWrapper, wrapper: Callable[..., Any]) -> None:
-    """The end of `watch_statements`."""
+    """Undo `watch_statements()`."""
     connection.execute_wrappers.remove(wrapper)
 
 
 def new_connection(alias: str, settings: dict[str, Any], like: Any) -> BaseDatabaseWrapper:
     """A connection that is not among `django.db.connections`."""
     wrapper: BaseDatabaseWrapper = type(like)(settings, alias)
-    # Opened in the relay's thread, closed perhaps in another one: one at a time, never both.
+    # Opened in the relay's thread, and perhaps closed in another; the two never use it at once.
     wrapper.inc_thread_sharing()
-    # With DEBUG on, Django remembers statements. The relay's are large.
+    # With DEBUG on, Django keeps executed statements in memory. The relay's are large.
     wrapper.queries_log = deque(maxlen=1)
     return wrapper
 
@@ -81,7 +85,7 @@ def new_connection(alias: str, settings: dict[str, Any], like: Any) -> BaseDatab
 class FastDjangoSettings(DictAttribute):  # type: ignore[misc]
     """Django's settings as Celery reads them, with a fast answer for a name that is not set.
 
-    Such names take Django longest. Nothing is cached, so that `override_settings` works.
+    Unset names are Django's slowest lookups. Nothing is cached, so `override_settings` works.
     """
 
     def __contains__(self, name: str) -> bool:
@@ -95,7 +99,7 @@ class FastDjangoSettings(DictAttribute):  # type: ignore[misc]
 
 
 def admin_of(site: AdminSite, model: type[Any]) -> ModelAdmin[Any] | None:
-    """The page of a model. `is_registered()` gives none, and `get_model_admin()` is of Django 5."""
+    """The `ModelAdmin` of a model. The public `get_model_admin()` exists from Django 5 on."""
     return site._registry.get(model)
 
 
@@ -107,6 +111,6 @@ def where_clause_of(rows: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
 
 
 def statement_of(rows: QuerySet[Any]) -> tuple[str, tuple[Any, ...]]:
-    """A query as SQL, and its parameters: `str(rows.query)` would have them in the text."""
+    """A query as SQL, and its parameters: `str(rows.query)` would put them into the text."""
     sql, params = rows.query.get_compiler(rows.db).as_sql()
     return sql, tuple(params)

@@ -1,4 +1,4 @@
-"""Somebody who commits calls all the time, while a test does its worst."""
+"""A thread that commits calls all the time, while a test causes faults."""
 
 from __future__ import annotations
 

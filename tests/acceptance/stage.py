@@ -1,8 +1,8 @@
 """The stage of an acceptance test: a database, a broker, workers, and two ledgers to compare.
 
 `enqueue` commits tasks to the database and returns their ids; `ran` and `arrived` say what the
-workers executed and what reached a queue that nobody consumes. Every stage has its own queues,
-keys and node names, so that the servers may be shared with anybody.
+workers executed and what reached a queue without a consumer. Every stage has its own queues, keys
+and node names, so that the servers may be shared.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class Stage:
     def enqueue(
         self, count: int = 1, task: str = "record", *, database: str = "default", **options: Any
     ) -> list[str]:
-        """Commit so many calls in one transaction; their ids."""
+        """Commit `count` calls in one transaction; their ids."""
         alias = self.aliases[database]
         options = {"outbox_using": alias, **options}
         with transaction.atomic(using=alias), self.client.outbox_bulk():
             return [self.client.send_task(task, **options).id for _ in range(count)]
 
     def send_parcels(self, count: int = 1, **options: Any) -> list[str]:
-        """Commit calls whose messages stay in a queue that nobody consumes."""
+        """Commit calls whose messages stay in a queue without a consumer."""
         return self.enqueue(count, queue=self.parcels, **options)
 
     def send_directly(self, task: str = "record", **options: Any) -> str:
@@ -112,7 +112,7 @@ class Stage:
         assert self.twice(self.ran()) == {}
 
     def wait_until_nearly_all_ran(self, ids: list[str], missing: int) -> None:
-        """Let the workers keep up with whoever enqueues."""
+        """Wait until at most `missing` of the tasks have not run."""
         helpers.wait_for(lambda: len(self.ran()) >= len(ids) - missing, 60, self.logs)
 
     def wait_until_empty(self, timeout: float = 40) -> None:

@@ -105,7 +105,7 @@ def test_kill_9_in_the_middle_of_a_batch_repeats_at_most_that_batch(
     ids = stage.send_parcels(600)
     helpers.wait_for(lambda: stage.rows("claimed_by IS NOT NULL") >= 200, 20)
     first.kill("SIGKILL")
-    proxy.resume()  # what was on its way arrives, and nobody settled it
+    proxy.resume()  # what was on its way arrives, and was not settled
     stage.worker(*SHORT_LEASE)
     stage.wait_until_empty()
     arrived = stage.arrived()

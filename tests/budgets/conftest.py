@@ -94,7 +94,7 @@ def relay_of(request: pytest.FixtureRequest) -> Callable[..., Relay]:
 
 
 def enqueue(app: Any, count: int) -> None:
-    """So many rows, committed."""
+    """Commit `count` rows."""
     with transaction.atomic(), app.outbox_bulk():
         for number in range(count):
             app.tasks["budgets.noop"].delay(number)

@@ -82,7 +82,7 @@ def test_an_idle_relay_only_claims(vendor, app, relay_of):
 
 
 def test_failures_that_are_alike_share_a_statement(vendor, app, relay_of):
-    relay = relay_of(app, declare=False)  # so that nobody declares the queue, and none is there
+    relay = relay_of(app, declare=False)  # so that the queue does not exist
     enqueue(app, 100)
     with counted(relay._store._session.wrapper) as statements:
         assert relay.run_once().retried == 100

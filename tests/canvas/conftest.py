@@ -42,7 +42,7 @@ class Side:
     logs: Callable[[], str]
 
     def calling(self) -> AbstractContextManager[Any]:
-        """Where calls are made: in a transaction, or as ever."""
+        """The block for calls: a transaction with the outbox, none with plain Celery."""
         return transaction.atomic() if self.kind == "outbox" else nullcontext()
 
     def task(self, name: str) -> Any:
@@ -52,7 +52,7 @@ class Side:
         return f"canvas:{uuid.uuid4()}"
 
     def traced(self, key: str, count: int) -> list[str]:
-        """What tasks left under a key, once it is so many."""
+        """What tasks left under a key, once there are `count` entries."""
         helpers.wait_for(lambda: self.traces.llen(key) >= count, 20, self.logs)
         return sorted(self.traces.lrange(key, 0, -1))
 

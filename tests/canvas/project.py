@@ -51,7 +51,7 @@ def _add_arithmetic(app: Any) -> None:
 def _add_observers(app: Any) -> None:
     @app.task(name="trace", bind=True, shared=False)
     def trace(self: Any, *values: Any, key: str) -> None:
-        """Leave a trace: callbacks have no result that anybody waits for."""
+        """Leave a trace: callbacks have no result to wait for."""
         with redis.Redis.from_url(app.conf.canvas_traces) as client:
             client.rpush(key, json.dumps(values, default=str))
 

@@ -44,7 +44,7 @@ def _keep_logs(folder: Path, target: Path) -> None:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--rounds", type=int, default=1, help="at least so many")
+    parser.add_argument("--rounds", type=int, default=1, help="least number of rounds")
     parser.add_argument("--seed", type=int, help="repeat the faults of an earlier run")
     parser.add_argument("--report", type=Path, default=Path("build/chaos"))
     parser.add_argument("--rate", type=float, default=100.0, help="calls per second, about")

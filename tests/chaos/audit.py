@@ -1,7 +1,7 @@
 """What reached the broker, and when: a queue that gets a copy of every message, read all the time.
 
 The reader takes messages without acknowledging them, which is exact as long as its own connection
-lasts: whoever stops the broker pauses the reader first.
+lasts: code that stops the broker pauses the reader first.
 """
 
 from __future__ import annotations

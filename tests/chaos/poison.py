@@ -1,4 +1,4 @@
-"""Rows that can't be published, put in on purpose: they must end as dead letters, and nobody else.
+"""Rows that can't be published, inserted on purpose: only they must end as dead letters.
 
 One more kind, of a version from the future, must be left alone for a relay that understands it.
 """

@@ -1,8 +1,8 @@
 """The Django + Celery project of the chaos run: settings, app and tasks in one module.
 
 Every call, in the producer and in tasks, writes its id to the table `chaos_ledger` in the same
-transaction. So that table says exactly which calls were committed, also where a connection died
-during COMMIT and nobody can know.
+transaction. So that table says exactly which calls were committed, even where a connection died
+during COMMIT and the caller can't know.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Verdict:
     committed: int = 0
     rolled_back: int = 0
     unknown: int = 0
-    """Calls whose COMMIT nobody answered; the table says what became of them."""
+    """Calls whose COMMIT got no answer; the table says whether they were committed."""
     messages: int = 0
     ran: int = 0
     lost: list[str] = field(default_factory=list)

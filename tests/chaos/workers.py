@@ -1,8 +1,8 @@
 """The workers of a chaos run: three that get killed and stopped, and a witness that must last.
 
-A slot is a place where a worker runs, with its own TCP proxies to broker and database. Whoever ends
-there is replaced at once, as a process manager would do it, each time in another flavour: pools,
-forks, a wrong clock, a liveness file on a disk that refuses it.
+A slot is a place where a worker runs, with its own TCP proxies to broker and database. A worker
+that ends is replaced at once, as by a process manager, each time in another variant: pools, forks,
+a wrong clock, a liveness file on a disk that refuses it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Slot:
         return wait
 
     def ask_to_end(self) -> Callable[[float], int]:
-        """Warm, and nobody takes its place; the returned function waits for it."""
+        """A warm stop without a replacement; the returned function waits for it."""
         self.replaces = False
         assert self._process is not None
         self._process.kill(signal.SIGTERM)

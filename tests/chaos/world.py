@@ -89,7 +89,7 @@ class World:
         )
 
     def tails(self) -> str:
-        """The end of every worker's log, for whoever has to find out."""
+        """The end of every worker's log, for the report of a failure."""
         texts = [
             f"{s.log.name}:\n{s.log.read_text(errors='replace')[-3000:]}" for s in self.everybody
         ]

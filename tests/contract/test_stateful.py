@@ -1,7 +1,7 @@
 """Several relays, time passing, crashes and late settles in any order, against a simple model.
 
-The model says who holds what and when it is due, in whole steps of model time; hypothesis looks
-for an order of events in which the store disagrees.
+The model knows which relay holds which row and when the row is due, in whole steps of model time;
+hypothesis searches for an order of events in which the store disagrees.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Row:
         return self.holder == relay or forgotten
 
 
-class RelayGroup(RuleBasedStateMachine):
+class ConcurrentRelays(RuleBasedStateMachine):
+    """Relays `a`, `b` and `c` on one database. Each rule changes the store and the model alike."""
+
     backend = None
     retention: float | None = None
 
@@ -79,7 +81,7 @@ class RelayGroup(RuleBasedStateMachine):
 
     @rule(relay=RELAYS, limit=st.integers(1, 5), adopt=st.booleans(), budget=BUDGETS)
     def crash_and_claim(self, relay, limit, adopt, budget):
-        """A new process under an old name: it forgot its batch, and where it had been looking."""
+        """A new process under an old name: it has lost its batch and its watermark."""
         self.stores.pop(relay, None)
         wanted = self._fitting(relay if adopt else None, limit, budget)
         store = self.store(relay)
@@ -195,7 +197,7 @@ def _outcome(message, kind):
 
 @pytest.mark.parametrize("retention", [None, 1e9])
 def test_no_order_of_events_breaks_the_contract(backend, retention):
-    machine = type("Machine", (RelayGroup,), {"backend": backend, "retention": retention})
+    machine = type("Machine", (ConcurrentRelays,), {"backend": backend, "retention": retention})
     run_state_machine_as_test(
         machine,
         settings=settings(

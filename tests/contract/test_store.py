@@ -1,6 +1,6 @@
 """What the Store promises, one test for each promise, on every store.
 
-The promises themselves are in `celery_outbox_steps.testing.contract`, which anybody can import.
+The promises themselves are in `celery_outbox_steps.testing.contract`, which any project can import.
 """
 
 from __future__ import annotations

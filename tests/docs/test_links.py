@@ -1,4 +1,4 @@
-"""Every link inside of README and docs leads to a page that exists, and to a heading on it."""
+"""Every link in README and docs leads to a page that exists, and to a heading on it."""
 
 from __future__ import annotations
 

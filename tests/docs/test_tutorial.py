@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Reader:
-    """Somebody who follows the tutorial: writes its files, types its commands."""
+    """A reader who follows the tutorial: writes its files, types its commands."""
 
     def __init__(self, home: Path, env: dict[str, str]) -> None:
         self.home = home

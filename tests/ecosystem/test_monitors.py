@@ -38,7 +38,7 @@ class Flower:
         return None
 
     def calls(self, name: str, times: int = 1) -> bool:
-        """Whether all of so many calls of a task were accepted."""
+        """Whether `times` calls of a task were all accepted."""
         return all(self._call(name) for _ in range(times))
 
     def _call(self, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Real databases for tests: created and migrated on first use, dropped in the end.
+"""Real databases for tests: created and migrated on first use, dropped at the end.
 
-`Databases.get("postgresql")` gives Django settings of a fresh database; `installed()` puts them in
-the place of an alias for a while. Tests commit for real, so nothing is wrapped in a transaction.
+`Databases.get("postgresql")` returns the Django settings of a fresh database; `installed()` puts
+them under an alias for a block. Tests really commit: nothing is wrapped in a transaction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Databases:
     ) -> dict[str, Any]:
         """The settings of a migrated database; always the same one for the same arguments.
 
-        On a private server (`service`) it is never dropped: it goes with the server's data.
+        On a private server (`service`) it is not dropped: the server's data is deleted as a whole.
         """
         if (vendor, name) not in self._settings:
             self._settings[vendor, name] = self._create(vendor, name, service, migrated=migrated)
@@ -76,7 +76,7 @@ class Databases:
 
 
 def _end_sessions(connection: Any, name: str) -> None:
-    """Threads of a failed test may have left some; PostgreSQL would refuse to drop."""
+    """PostgreSQL refuses to drop a database in use, and a failed test may have left threads."""
     if connection.vendor == "postgresql":
         with connection._nodb_cursor() as cursor:
             cursor.execute(
@@ -92,7 +92,7 @@ def complete(settings: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def installed(alias: str, settings: dict[str, Any]) -> Iterator[None]:
-    """Let `alias` be that database; afterwards what it was before, its connection untouched."""
+    """Put these settings under `alias`; afterwards restore the former settings and connection."""
     known = alias in connections.settings
     before, connection = connections.settings.get(alias), connections[alias] if known else None
     connections.settings[alias] = settings

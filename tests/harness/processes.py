@@ -1,7 +1,7 @@
-"""Processes of this machine: a log file, a process group, real signals and exit codes.
+"""Local processes: each with a log file, a process group, real signals and an exit code.
 
-`LocalProcess` is what every suite starts its workers with; it is also what pytest-celery takes for
-a docker container. Nothing here waits for a fixed time. Read next: `workers.py`, `servers.py`.
+Every suite starts its workers as a `LocalProcess`, which pytest-celery uses in place of a Docker
+container. Nothing here waits for a fixed time. Next: `workers.py`, `servers.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """Nothing of the caller's project but this checkout on the path."""
+    """No variables of the caller's project, and this checkout on Python's path."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "C_FORCE_ROOT": "1", **extra}
 
 
 class LocalProcess:
-    """The part of docker-py's Container that pytest-celery uses, for a process of this machine."""
+    """The part of docker-py's Container that pytest-celery uses, for a local process."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class LocalProcess:
         env: Mapping[str, str],
         **identity: Any,
     ) -> None:
-        """`argv` as one string is a line for the shell."""
+        """`argv` as one string is run by the shell."""
         self.argv, self.name, self.cwd = argv, name, cwd
         self.env = dict(env)
         self.id = uuid.uuid4().hex
@@ -83,7 +83,7 @@ class LocalProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C in the terminal is for pytest, not for them
+                start_new_session=True,  # Ctrl-C in the terminal reaches pytest only
                 **self.identity,
             )
 
@@ -110,7 +110,7 @@ class LocalProcess:
         self.end()
 
     def end(self) -> None:
-        """At once, with everything that it started."""
+        """Kill it at once, with all its child processes."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signals.SIGKILL)
         self.wait(10)

@@ -7,11 +7,11 @@ with Proxy("127.0.0.1", 5672) as proxy:
     proxy.cut()          # resets every connection; new ones are served
     proxy.cut_after(n)   # forwards n more bytes towards the server, then cuts
 
-A `Wiretap` also listens: it counts the turns of the conversation and can withhold the answers.
+A `Wiretap` also reads the traffic: it counts round trips and can withhold the server's answers.
 
 with Wiretap("127.0.0.1", 5432) as tap:
     with tap.turns() as turns: ...       # turns.count afterwards
-    tap.withhold_until(said)             # answers wait until `said(bytes of the client)`
+    tap.withhold_until(said)             # answers wait until `said(client's bytes)` is true
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Forwards between its own port and a server, until told otherwise."""
+    """Forwards between its own port and a server until it is told to stall or cut."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -75,12 +75,12 @@ class Proxy:
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Go on with what has piled up."""
+        """Forward again, first what has accumulated."""
         self._flowing.set()
 
     def cut(self) -> None:
         """Reset every connection; when this returns, both ends can see it."""
-        # By the serving thread: the kernel keeps a socket open while somebody selects on it.
+        # By the serving thread: the kernel keeps a socket open while a thread selects on it.
         self._uncut.clear()
         self._uncut.wait(10)
 
@@ -152,21 +152,21 @@ class Proxy:
 
 
 class Turns:
-    """How often the client spoke after the server had: the waits for the network."""
+    """How often the client sent after the server had: the number of round trips."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.server_spoke_last = True
+        self.server_sent_last = True
 
 
 class Wiretap(Proxy):
-    """A proxy that listens. What it counts does not depend on how fast anything is."""
+    """A proxy that reads the traffic. Its counts do not depend on any timing."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
         self._turns = Turns()
-        self._said: Callable[[bytes], bool] | None = None
-        self._heard = bytearray()
+        self._withhold_until: Callable[[bytes], bool] | None = None
+        self._client_bytes = bytearray()
         self._withheld: list[tuple[socket.socket, bytes]] = []
 
     @contextmanager
@@ -178,28 +178,28 @@ class Wiretap(Proxy):
             self._turns = Turns()
 
     def withhold_until(self, said: Callable[[bytes], bool]) -> None:
-        """Let no answer through until the client has said all of it."""
+        """Forward no answer until `said` is true of everything that the client has sent since."""
         with self._lock:
-            self._heard.clear()
-            self._said = said
+            self._client_bytes.clear()
+            self._withhold_until = said
 
     def _allowed(self, sock: socket.socket, data: bytes) -> bytes:
         if sock in self._clients:
             self._listen(data)
-        elif self._said is not None:
+        elif self._withhold_until is not None:
             self._withheld.append((self._pairs[sock], data))
             return b""
         else:
-            self._turns.server_spoke_last = True
+            self._turns.server_sent_last = True
         return super()._allowed(sock, data)
 
     def _listen(self, data: bytes) -> None:
-        self._turns.count += self._turns.server_spoke_last
-        self._turns.server_spoke_last = False
-        self._heard += data if self._said else b""
-        if self._said and self._said(bytes(self._heard)):
-            self._said = None
-            self._turns.server_spoke_last = bool(self._withheld)
+        self._turns.count += self._turns.server_sent_last
+        self._turns.server_sent_last = False
+        self._client_bytes += data if self._withhold_until else b""
+        if self._withhold_until and self._withhold_until(bytes(self._client_bytes)):
+            self._withhold_until = None
+            self._turns.server_sent_last = bool(self._withheld)
             while self._withheld:
                 client, answer = self._withheld.pop(0)
                 client.sendall(answer)

@@ -1,4 +1,8 @@
-"""A relay in this process, with its thread, as a worker runs it."""
+"""A relay in this process, with its thread, as a worker runs it.
+
+A suite subclasses `RunningRelay` and chooses store, publisher and settings. Nothing here waits for
+rows: use `tests.helpers.wait_for`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RunningRelay:
-    """Starts and stops `service`; a subclass makes it and its `store`."""
+    """Starts and stops `service`; a subclass creates it and its `store`."""
 
     service: RelayService
     store: Any

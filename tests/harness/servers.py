@@ -1,6 +1,7 @@
-"""A RabbitMQ, Redis, PostgreSQL or MariaDB of our own that a test may stop and start again.
+"""A private RabbitMQ, Redis, PostgreSQL or MariaDB that a test may stop and start again.
 
-It comes back on the same port with the same data.
+After a restart it has the same port and the same data. Servers that other tests share are never
+stopped. `tests/services/private.py` starts the first process.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ START_TIMEOUT = 60.0
 
 
 class ServerContainer(CeleryTestContainer):  # type: ignore[misc]
-    """pytest-celery's container around a server of ours."""
+    """pytest-celery's container around a private server."""
 
 
 class PrivateServer(CeleryTestNode):  # type: ignore[misc]
-    """A server of our own that may be stopped and started again where it was."""
+    """A private server that may be stopped and started again on the same port."""
 
     def __init__(self, name: str, home: Path) -> None:
         if not private.possible(name):
@@ -44,12 +45,12 @@ class PrivateServer(CeleryTestNode):  # type: ignore[misc]
         if identity:
             identity["extra_groups"] = []
         cwd = Path(running.cwd())
-        again = LocalProcess(
+        restarted = LocalProcess(
             running.cmdline(), name=name, cwd=cwd, env=_clean(running.environ()), **identity
         )
-        again.log = home / f"{name}-again.log"
+        restarted.log = home / f"{name}-restarted.log"
         self._signal = private.recipes.STOP_SIGNALS.get(name, signal.SIGTERM)
-        super().__init__(ServerContainer(again))
+        super().__init__(ServerContainer(restarted))
 
     @property
     def port(self) -> int:
@@ -57,9 +58,9 @@ class PrivateServer(CeleryTestNode):  # type: ignore[misc]
 
     def stop(self) -> None:
         """Stop it, and keep its data."""
-        again: LocalProcess = self.container._container
-        if again.process is not None:
-            again.stop(30, self._signal)
+        restarted: LocalProcess = self.container._container
+        if restarted.process is not None:
+            restarted.stop(30, self._signal)
         else:
             _end(self.service.pids[-1], self._signal)
 

@@ -1,4 +1,4 @@
-"""Django's settings of a test database, said once for all projects of the tests and benchmarks.
+"""Django's settings of a test database, defined once for all test projects and the benchmarks.
 
 Standard library only: settings modules import this before Django is configured.
 """
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from tests.services import Service
 
 ENGINES = {"postgres": "postgresql", "mariadb": "mysql"}
-"""Vendors by the names that the services have."""
+"""Names of services, mapped to Django's vendors."""
 
 
 def database_settings(vendor: str, name: str, service: Service | None = None) -> dict[str, Any]:
-    """A database on this server, or on the one that the environment names."""
+    """The settings of a database on `service`, or on the server that the environment names."""
     vendor = ENGINES.get(vendor, vendor)
     engine = f"django.db.backends.{'sqlite3' if vendor == 'sqlite' else vendor}"
     if vendor == "sqlite":

@@ -1,4 +1,8 @@
-"""One real `celery worker` behind pytest-celery's class, without Docker."""
+"""One real `celery worker` behind pytest-celery's class, without Docker.
+
+Every wait has a condition and a timeout, and its failure shows the worker's log. The process itself
+is in `processes.py`.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ class Worker(CeleryTestWorker):  # type: ignore[misc]
 
     @property
     def node(self) -> str:
-        """What `inspect -d` calls it."""
+        """The node name, as for `inspect -d`."""
         return f"{self.name()}@{socket.gethostname()}"
 
     def start(self) -> Worker:
@@ -61,7 +65,7 @@ class Worker(CeleryTestWorker):  # type: ignore[misc]
         return self.wait(timeout)
 
     def wait_for(self, text: str, timeout: float = 20, times: int = 1) -> None:
-        """Wait until the log has this text so many times."""
+        """Wait until the log contains this text `times` times."""
         helpers.wait_for(
             lambda: self.logs().count(text) >= times,
             timeout,

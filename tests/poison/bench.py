@@ -144,7 +144,7 @@ class Bench(RunningRelay):
         assert not dead, f"{len(dead)} of {len(ids)} are dead"
 
     def assert_arrived(self, ids: Sequence[str], most: int = 2) -> int:
-        """Each of them, at most so many copies, and nothing else. Returns the extra copies."""
+        """Each of them, at most `most` copies, and nothing else. Returns the extra copies."""
         copies = self.copies()
         assert set(copies) == set(ids), f"{len(set(ids) - set(copies))} of {len(ids)} are missing"
         assert max(copies.values(), default=0) <= most, copies.most_common(3)

@@ -31,7 +31,7 @@ SENT_ALONE = 3
 
 @contextmanager
 def suspended(rabbit: Rabbit, name: str) -> Iterator[None]:
-    """The process behind a queue answers nobody until the end of the block."""
+    """The process behind a queue answers no request until the end of the block."""
     with rabbit.admin() as connection:
         Queue(name, Exchange(name), name)(connection.default_channel).declare()
     find = f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{name}">>)), '

@@ -38,7 +38,7 @@ def running(app: Any) -> Iterator[None]:
 
 @contextmanager
 def _logging_untouched() -> Iterator[None]:
-    """A worker takes over the root logger, for good, unless somebody says that they do it."""
+    """A worker configures the root logger permanently, unless `setup_logging` has a receiver."""
 
     def leave_it(**_: Any) -> None:
         pass

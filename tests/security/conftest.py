@@ -68,7 +68,7 @@ class Bench:
         return task_id
 
     def insert(self, **columns: Any) -> str:
-        """A row that nobody's enqueue would write."""
+        """A row that no enqueue would write."""
         task_id = str(uuid4())
         values = {
             "task_id": task_id, "task_name": "hostile", "args": "[]", "kwargs": "{}",

@@ -1,4 +1,4 @@
-"""Rows that hold no message, or one that no broker takes: they end alone, and stop nobody else."""
+"""Rows that hold no message, or one that no broker takes: they end alone, and stop no other row."""
 
 from __future__ import annotations
 

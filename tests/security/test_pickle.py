@@ -22,7 +22,7 @@ LOADERS = {"pickle", "cPickle", "marshal", "shelve", "dill", "yaml", "kombu.seri
 
 
 class Bomb:
-    """Explodes when somebody loads its pickle."""
+    """Creates the file `trace` when its pickle is loaded."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace

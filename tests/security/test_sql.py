@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PACKAGES = ("celery_outbox_steps", "django_integration")
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|VALUES|ORDER BY|LIMIT|ALTER)\b")
 # What SQL text may be joined from. Each of these is built in the module that uses it, from column
-# names, placeholders and a dialect's own words. A new name here needs a look at its origin.
+# names, placeholders and a dialect's own words. Check the origin of a name before you add it.
 OURS = re.compile(
     r"""
     [A-Z_]+(\.text|\[table\])?                 # constants: tables, columns, states

@@ -30,7 +30,7 @@ _state = {"updated": False}
 
 
 def possible() -> bool:
-    """Can we install packages here, without asking anybody anything?"""
+    """Whether packages can be installed here without a question or a password."""
     return shutil.which("apt-get") is not None and _as_root() is not None
 
 

@@ -62,7 +62,7 @@ def start(
 
 
 def started(name: str | None = None, home: Path | None = None) -> list[Service]:
-    """Private servers that still answer. Without process ids: whoever started them stops them."""
+    """Private servers that still respond. Without process ids: their starter stops them."""
     found = []
     for service in _notes(home or HOME, name or "*"):
         try:

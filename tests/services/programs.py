@@ -45,7 +45,7 @@ def version_of(program: str) -> str:
 
 
 def unprivileged_user(*preferred: str) -> str | None:
-    """Whom to run a server as: nobody else unless we are root, which servers refuse to be."""
+    """The user to run a server as, if this is root, which servers refuse; None for this user."""
     if os.geteuid() != 0:
         return None
     for name in (*preferred, "nobody"):

@@ -25,7 +25,7 @@ VARIABLES = {
 
 @pytest.fixture
 def impostor() -> Iterator[int]:
-    """A port that is open, and where nobody speaks any of our protocols."""
+    """An open port whose server speaks none of our protocols."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_greet_and_hang_up, args=(listener,), daemon=True)
         thread.start()
@@ -87,9 +87,9 @@ def test_wait_for_fails_with_the_message() -> None:
 
 @pytest.fixture(autouse=True)
 def _forget_what_was_found() -> Iterator[None]:
-    helpers._look.cache_clear()
+    helpers._find_service.cache_clear()
     yield
-    helpers._look.cache_clear()
+    helpers._find_service.cache_clear()
 
 
 def _order(name: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_a_private_server_lets_the_tests_in(server: Service) -> None:
 def test_a_private_server_is_found_again_by_its_note(server: Service) -> None:
     [again] = private.started(server.name, home=Path(server.directory).parent)
     assert (again.address, again.version) == (server.address, server.version)
-    assert again.pids == (), "whoever only found it must not stop it"
+    assert again.pids == (), "a process that only found it must not stop it"
 
 
 def test_no_server_passes_for_another(server: Service) -> None:

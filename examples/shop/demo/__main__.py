@@ -143,7 +143,7 @@ def the_broker_goes_away(story: Story, stage: Stage) -> None:
 
 
 def relay_noticed(worker: Worker) -> bool:
-    """It failed to publish, or the worker lost its own connection and closed the relay's gate."""
+    """It failed to publish, or the worker lost its own connection and paused the relay."""
     return worker.has_logged("celery_outbox_broker_unavailable") or worker.has_logged(
         "Connection to broker lost"
     )
@@ -177,14 +177,14 @@ def a_worker_is_killed(story: Story, stage: Stage) -> None:
 
 
 def kill_in_mid_batch(stage: Stage) -> tuple[list[str], int]:
-    """Place orders, and kill the relay between its claim and its settle. Orders, leased rows."""
+    """Place orders, and kill the relay between claim and settle. Returns orders, leased rows."""
     from django.db import transaction
     from orders.placing import place_order
 
     from django_integration.models import CeleryOutbox
 
     numbers: list[str] = []
-    for _ in range(5):  # it may be faster than we are
+    for _ in range(5):  # the relay may finish before the kill
         worker = stage.start_worker(queue=f"{stage.queue}-other")
         with transaction.atomic():
             numbers += [place_order().number for _ in range(ORDERS_AND_A_KILL)]

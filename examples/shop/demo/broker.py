@@ -1,7 +1,7 @@
 """Taking the broker away, and giving it back.
 
-The directory: a plain file takes the place of the link through which messages are published. A
-server: the worker talks to it through a port of ours, and that port is closed. Your server is not
+For the directory, a plain file replaces the link through which messages are published. For a
+server, the worker connects through a port of the demo, and that port is closed. Your server is not
 touched.
 """
 

@@ -13,7 +13,7 @@ CODES = {"bold": 1, "dim": 2, "green": 32, "red": 31, "yellow": 33}
 
 
 class ClaimFailedError(Exception):
-    """Something that the demo promises did not happen."""
+    """A claim of the demo was not observed."""
 
 
 def paint(text: str, colour: str) -> str:
@@ -38,7 +38,7 @@ class Story:
         self._print(f"   {paint('$', 'dim')} {text}")
 
     def claim(self, text: str, *, seen: object) -> None:
-        """Say it if it was seen; end the demo if not."""
+        """Print it if it was observed; end the demo if not."""
         if not seen:
             self._print(f"   {paint('✗', 'red')} {text}")
             raise ClaimFailedError(text)
@@ -53,7 +53,7 @@ class Story:
 
 
 def eventually(condition: Callable[[], T], pause: float = 0.005) -> T:
-    """The first true value of `condition()`, or its last one when the patience is over."""
+    """The first true value of `condition()`, or its last value after `PATIENCE` seconds."""
     end = time.monotonic() + PATIENCE
     while not (value := condition()) and time.monotonic() < end:
         time.sleep(pause)

@@ -21,7 +21,7 @@ class Stage:
         url = os.environ.get("BROKER_URL")
         self.broker = ServerBroker(url) if url else FileBroker(self.home)
         self.workers: list[Worker] = []
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through `finally`, so it clears up
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through `finally`, which cleans up
         os.environ.update(
             DJANGO_SETTINGS_MODULE="shop.settings",
             SHOP_HOME=str(self.home),
@@ -30,7 +30,7 @@ class Stage:
         )
 
     def set_up(self) -> None:
-        """Django, and the tables."""
+        """Set up Django and create the tables."""
         import django
         from django.core.management import call_command
 
@@ -44,7 +44,7 @@ class Stage:
         return worker
 
     def last_lines(self) -> str:
-        """What the newest worker said last."""
+        """The last log lines of the newest worker."""
         return self.workers[-1].last_lines() if self.workers else ""
 
     def clear(self) -> None:

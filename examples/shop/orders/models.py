@@ -1,4 +1,4 @@
-"""An order is placed by a customer. A receipt is written by a task, so it proves that it ran."""
+"""A customer places an order. A task writes its receipt, which proves that the task ran."""
 
 from django.db import models
 

@@ -20,7 +20,7 @@ def send_receipt_directly(number: str) -> None:
 
 @transaction.atomic
 def write_receipt(number: str) -> None:
-    """Written first and asked later: SQLite can't always turn a reader into a writer."""
+    """Writes before it reads: SQLite can't always turn a read lock into a write lock."""
     has_one = Receipt.objects.filter(order_number=number).update(runs=F("runs") + 1)
     if not has_one:
         exists = Order.objects.filter(number=number).exists()

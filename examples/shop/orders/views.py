@@ -1,4 +1,4 @@
-"""One page: two buttons, and what became of the orders."""
+"""One page: two buttons, and the orders with their receipts."""
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse

@@ -1,7 +1,7 @@
 """A directory as the broker: kombu's filesystem transport, with writes that are all or nothing.
 
-kombu creates a message's file first and fills it afterwards, so that a consumer may find it empty,
-and a killed publisher may leave it so. Here it gets its name when it is complete.
+kombu creates a message's file first and fills it afterwards: a consumer may find it empty, and a
+killed publisher may leave it empty. Here the file gets its name when it is complete.
 
 What is published goes through `out`, a symbolic link to the directory that workers read. The demo
 takes the broker away by putting a plain file in its place.

@@ -68,5 +68,5 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 
 # The demo shows what a direct publish does with a task that is excluded from the outbox.
 CELERY_OUTBOX_EXCLUDE_TASKS = ["orders.tasks.send_receipt_directly"]
-if os.environ.get("DEMO_BREAK") == "outbox":  # on purpose: the demo has to notice
+if os.environ.get("DEMO_BREAK") == "outbox":  # on purpose: the demo must fail
     CELERY_OUTBOX_EXCLUDE_TASKS = ["*"]

@@ -32,7 +32,7 @@ def database(url: str) -> dict[str, Any]:
 
 
 def _sqlite() -> dict[str, Any]:
-    """Writers wait for each other. Older Djangos can't begin with the write lock."""
+    """Writers wait for each other. Django before 5.1 can't begin with the write lock."""
     options: dict[str, Any] = {"timeout": 30}
     if django.VERSION >= (5, 1):
         options["transaction_mode"] = "IMMEDIATE"

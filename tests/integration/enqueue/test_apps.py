@@ -378,7 +378,7 @@ def test_beat_stores_and_is_not_warned(
 
 
 def test_beat_goes_on_after_the_database_was_restarted(make_app: Callable[..., Any]) -> None:
-    """No request ends in beat, so nobody else would ever replace its connection."""
+    """No request ends in beat, so Django would never replace its connection."""
     from celery import signals
 
     app = make_app()

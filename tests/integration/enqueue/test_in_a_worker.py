@@ -1,4 +1,4 @@
-"""Calls from inside of a running task: the family ties are the ones of plain Celery."""
+"""Calls from a running task: their parent and root ids are those of plain Celery."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def published() -> Iterator[list[dict[str, Any]]]:
 
 
 def family(cls: type) -> Any:
-    """An app with a parent that calls children into a queue that nobody reads."""
+    """An app with a parent that calls children into a queue without a consumer."""
     queue = f"family-{uuid4().hex[:8]}"
     app = cls("family", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.update(

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.usefixtures("postgresql")]
 def test_a_group_of_a_generator_is_written_per_chunk(
     add: Any, in_transaction: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "LONGEST", 60.0)
+    monkeypatch.setattr(bulk, "LONGEST_WAIT", 60.0)
     seen: list[int] = []
     signatures = (add.s(number) for number in range(CHUNK_ROWS + 9))
 
@@ -54,7 +54,7 @@ def test_a_group_of_a_generator_is_written_per_chunk(
 def test_a_chord_header_of_a_slow_generator_is_written_as_it_comes(
     make_app: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "LONGEST", 0.0)  # as if every item took longer
+    monkeypatch.setattr(bulk, "LONGEST_WAIT", 0.0)  # as if every item took longer
     add = make_app(backend=redis_url()).tasks["enqueue.add"]
     sent, seen = [], []
     after_task_publish.connect(lambda **_: sent.append(1), weak=False)
@@ -76,7 +76,7 @@ def test_a_chord_header_of_a_slow_generator_is_written_as_it_comes(
 def test_a_slow_generator_inside_of_a_transaction_is_one_insert(
     add: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "LONGEST", 0.0)
+    monkeypatch.setattr(bulk, "LONGEST_WAIT", 0.0)
     with transaction.atomic(), CaptureQueriesContext(connection) as captured:
         group(add.s(number) for number in range(5)).apply_async()
     assert len(captured) == 1

@@ -47,11 +47,11 @@ def app(make_app: Callable[..., OutboxCelery]) -> OutboxCelery:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Nobody runs it here."""
+    """Never run here."""
 
 
 class Watched(RunningRelay):
-    """A running relay with a publisher that remembers, unless another one is asked for."""
+    """A running relay with a publisher that records, unless another one is given."""
 
     def __init__(self, app: Any, store: Any = None, **options: Any) -> None:
         self.publisher = RecordingPublisher()
@@ -62,7 +62,7 @@ class Watched(RunningRelay):
         self.service = RelayService(app, self.store, RelayConfig(**config), recorders, **options)
 
     def counted(self, name: str, count: int) -> None:
-        """Wait until the relay has done so many of that."""
+        """Wait until the relay's counter has reached `count`."""
         counters = self.service.journal.counters
         wait_for(lambda: counters[name] >= count, message=lambda: f"{name}: {dict(counters)}")
 
@@ -122,7 +122,7 @@ def udp() -> Iterator[UdpListener]:
 
 @pytest.fixture
 def records() -> Iterator[list[logging.LogRecord]]:
-    """Everything that was logged during the test, at any level, by anybody."""
+    """Everything that was logged during the test, at any level, by any logger."""
     found: list[logging.LogRecord] = []
 
     class Keep(logging.Handler):

@@ -37,7 +37,7 @@ class Exploding(RecordingPublisher):
 
 
 class Unlucky(DjangoStore):
-    """Has a bug in its settle, so many times, with rows among the locals."""
+    """Its settle fails `bugs` times, with rows among the locals."""
 
     bugs = 0
 

@@ -254,7 +254,7 @@ def documented_sampler() -> Callable[[Any], float]:
 
 
 class Bug(Exception):
-    """Something nobody expected."""
+    """An unexpected error."""
 
 
 SECRET = uuid.uuid4().hex

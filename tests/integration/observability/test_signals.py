@@ -76,7 +76,7 @@ def test_created_fires_in_the_callers_transaction(app: Any, listen: Callable[[An
         assert created.one() == {
             "sender": type(app), "task_id": result.id, "task_name": "shop.ship_order"
         }  # fmt: skip
-        assert created.waiting == [0]  # nobody else sees the row yet
+        assert created.waiting == [0]  # no other connection sees the row yet
 
 
 def test_sent_fires_after_the_settle_committed(

@@ -1,4 +1,4 @@
-"""The commands inside of a project's `TestCase`: they see what its open transaction has written."""
+"""The commands inside a project's `TestCase`: they see what its open transaction has written."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def broker(rabbitmq_url: str) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def redis_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One of our own where we can start one: these tests empty it, whoever else may be using it."""
+    """A private one where it can be started: these tests empty it, even if others use it."""
     if not private.possible("redis"):
         yield helpers.require_service("redis")
         return

@@ -237,7 +237,7 @@ def test_on_postgresql_inside_of_the_tests_transaction(
 ) -> None:
     from tests.proj.settings import database_settings
 
-    settings = database_settings("postgresql") | {"NAME": "outbox_plugin"}
+    settings = database_settings("postgresql", "outbox_plugin")
     with (project.path / "proj/settings.py").open("a") as file:
         file.write(f"DATABASES = {{'default': {settings!r}}}\n")
     result = run("--create-db")
