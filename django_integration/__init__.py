@@ -1,8 +1,8 @@
 """The Django side of the outbox: `OutboxCelery`, the tables, the Store.
 
 Importing this package needs no configured Django: its two names are resolved on first use, and the
-models load with the app registry. A task call enters in `enqueue/app.py`; the relay reads and
-settles rows through `store/`.
+models load with the app registry. A task call enters in `app.py`; the relay reads and settles rows
+through `store/`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_integration.enqueue.app import OutboxCelery
+    from django_integration.app import OutboxCelery
     from django_integration.enqueue.enqueuer import TransactionRequired
 
 __all__ = ["OutboxCelery", "TransactionRequired"]
 
-_MODULES = {"OutboxCelery": "enqueue.app", "TransactionRequired": "enqueue.enqueuer"}
+_MODULES = {"OutboxCelery": "app", "TransactionRequired": "enqueue.enqueuer"}
 
 
 def __getattr__(name: str) -> Any:

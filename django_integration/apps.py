@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from django.apps import AppConfig
 
+from django_integration.schema import APP_LABEL
+
 
 class OutboxConfig(AppConfig):
     """Registers the models under the label `celery_outbox`, the system checks and the signals."""
 
     name = "django_integration"
-    label = "celery_outbox"
+    label = APP_LABEL
     verbose_name = "Celery outbox"
     default_auto_field = "django.db.models.BigAutoField"
 

@@ -24,8 +24,8 @@ from django.db.migrations.executor import MigrationExecutor
 from celery_outbox_steps.errors import ConfigurationError, StoreError
 from celery_outbox_steps.settings import SETTINGS, RelayConfig, Setting, meant_by, read, unknown
 from django_integration.conf import celery_app, django_settings
-from django_integration.enqueue.rows import write_alias
 from django_integration.models import APP_LABEL
+from django_integration.store.session import write_alias
 from django_integration.tenancy import HINT, wrong_settings
 
 if TYPE_CHECKING:

@@ -31,12 +31,12 @@ PATHS = {
     "enqueue": """
 [your transaction]
 > your code: transaction.atomic(), then task.delay()
-django_integration/enqueue/app.py
+django_integration/app.py
     OutboxCelery.send_task: every task call arrives here
 django_integration/enqueue/enqueuer.py
     Enqueuer.database: picks the connection that the row belongs to
     Enqueuer._check_transaction: without an open transaction, warns or refuses
-django_integration/enqueue/app.py
+django_integration/app.py
     OutboxCelery._capture: gives Celery a producer that sends nothing
 > Celery's own send_task builds the message and publishes it
 django_integration/enqueue/capture.py
@@ -167,10 +167,10 @@ def steps(path: str) -> Iterator[Step]:
             yield Step(phase, file, function, caption)
 
 
-def layers() -> list[list[str]]:
-    """The layers of celery_outbox_steps, from the top, as the import linter checks them."""
+def layers(package: str) -> list[list[str]]:
+    """The layers of a package, from the top, as the import linter checks them."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    (contract,) = (each for each in settings["contracts"] if each["type"] == "layers")
+    (contract,) = (each for each in settings["contracts"] if each.get("containers") == [package])
     return [layer.split(" | ") for layer in contract["layers"]]
 
 
@@ -217,12 +217,13 @@ def _phase(phase: str, start: int, end: int) -> Iterator[str]:
 
 def draw_layers() -> str:
     y = TOP
-    body = list(_layer(["django_integration"], y))
-    y += LAYER + 22
-    body.append(_text(FILES, y - 8, "celery_outbox_steps", "grey small"))
-    for modules in layers():
-        body += _layer(modules, y)
-        y += LAYER
+    body: list[str] = []
+    for package in ("django_integration", "celery_outbox_steps"):
+        y += 22
+        body.append(_text(FILES, y - 8, package, "grey small"))
+        for modules in layers(package):
+            body += _layer(modules, y)
+            y += LAYER
     body.append(f'<path class="arrow" d="M24 {TOP}V{y - 16}"/>')
     body.append(f'<path class="head" d="M18 {y - 18}h12l-6 12z"/>')
     return _svg("Imports point downward", LAYERS_WIDTH, y - GAP + TOP, body)

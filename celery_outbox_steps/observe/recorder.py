@@ -118,10 +118,10 @@ class Recorders:
             for library, on_call in self._hooks["on_call"]:
                 if library in sys.modules:
                     found |= on_call()
+            return _checked(CallerContext(**found)) if found else NO_CONTEXT
         except Exception as exc:  # noqa: BLE001  structlog's values can be of any type
             log("celery_outbox_context_failed", type(exc).__name__)
             return NO_CONTEXT
-        return CallerContext(**found) if found else NO_CONTEXT
 
     def storing(self, rows: Sequence[Any]) -> AbstractContextManager[Any]:
         return self._around("around_storing", rows)
@@ -214,6 +214,13 @@ def shared(values: Iterable[str | None]) -> str | None:
     """The value that all have in common; None if they differ."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
+
+
+def _checked(context: CallerContext) -> CallerContext:
+    for value in context:
+        if not isinstance(value, str | None):
+            raise TypeError(f"a column of text can't hold {type(value).__name__}")
+    return context
 
 
 @contextmanager

@@ -110,9 +110,12 @@ class Relay:
         allowed = self.breaker.allowance(self._config.batch_size, self._clock())
         # In hand from now on: if anything below raises, the next tick releases the rows.
         batch = self._batch = self._claims.next_batch(allowed)
+        if batch is None:
+            return
         # No time to send before the lease ends: the claim waited for a lock, or the process froze.
+        batch.duration = self._clock() - batch.claimed_at
         latest = self._clock() + self._config.send_timeout
-        if batch is None or latest >= batch.send_before or self._should_stop_sending():
+        if latest >= batch.send_before or self._should_stop_sending():
             return
         is_probe = self.breaker.is_open
         claiming_ahead = nullcontext() if is_probe else self._claims.claiming_ahead_of(batch)

@@ -26,8 +26,8 @@ from django_integration.admin.paging import REACH, CappedPaginator, along_indexe
 from django_integration.admin.summary import summary_for
 from django_integration.conf import celery_app, django_settings
 from django_integration.enqueue import redaction
-from django_integration.enqueue.rows import write_alias
 from django_integration.store.postgresql import FOR_LIST
+from django_integration.store.session import write_alias
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet

@@ -110,10 +110,10 @@ class CappedPaginator(AnyPaginator):
 def estimate(alias: str, table: str) -> int | None:
     """The estimated number of rows in a table; None if the database keeps no statistics."""
     connection = connections[alias]
-    statement = DIALECTS[connection.vendor].estimate_rows
-    if not statement:
+    dialect = DIALECTS.get(connection.vendor)
+    if dialect is None or not dialect.estimate_rows:
         return None
     with connection.cursor() as cursor:
-        cursor.execute(statement, [table])
+        cursor.execute(dialect.estimate_rows, [table])
         found = cursor.fetchone()
     return None if found is None or found[0] is None else max(0, int(found[0]))

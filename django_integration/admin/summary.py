@@ -20,9 +20,9 @@ from django_integration.admin import charts
 from django_integration.admin.filters import STATE, TASK_NAME
 from django_integration.admin.formatting import age
 from django_integration.admin.paging import along_indexes
-from django_integration.enqueue.rows import write_alias
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 from django_integration.store import DjangoStore
+from django_integration.store.session import write_alias
 from django_integration.store.stats import STATS_CAP
 from django_integration.upstream.django import admin_of
 

@@ -1,5 +1,5 @@
 """What an `OutboxCelery` changes in Celery, one module each: tasks, result backends, settings.
 
-`enqueue/app.py` installs all three. What they use of Celery's private parts is in
+`app.py` installs all three. What they use of Celery's private parts is in
 `upstream/celery.py`; nothing here writes rows.
 """

@@ -27,10 +27,10 @@ from django_integration.enqueue.after_commit import AfterCommit, after_commit
 from django_integration.enqueue.bulk import BulkBuffer, buffer_for
 from django_integration.enqueue.call_stack import block_may_be_suspended, running_hooks
 from django_integration.enqueue.redaction import redact
-from django_integration.enqueue.rows import Row, insert, notify_relay, write_alias
+from django_integration.enqueue.rows import Row, insert, notify_relay
 from django_integration.enqueue.settings import EnqueueSettings, Meters
 from django_integration.enqueue.transactions import is_open
-from django_integration.store.session import own_wrapper
+from django_integration.store.session import own_wrapper, write_alias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,20 +22,10 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["CHUNK_ROWS", "Row", "insert", "notify_relay", "write_alias"]
+__all__ = ["CHUNK_ROWS", "Row", "insert", "notify_relay"]
 
 CHUNK_ROWS = 500
 CHUNK_BYTES = 1_000_000
-
-
-def write_alias() -> str:
-    """The database that the router names for writing the outbox."""
-    # Imported here: models need a configured Django, and importing this module must not.
-    from django.db import router
-
-    from django_integration.models import CeleryOutbox
-
-    return router.db_for_write(CeleryOutbox)
 
 
 def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool = False) -> None:

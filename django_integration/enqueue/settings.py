@@ -46,9 +46,10 @@ class EnqueueSettings:
         self.redactor: Redactor | None = load(app.conf, "redactor")
         self.recorders = recorders_for(app, meters.get())
         self.exclude_tasks: frozenset[str] = frozenset(read(app.conf, "exclude_tasks"))
+        self._patterns = [each for each in self.exclude_tasks if set(each) & set("*?[")]
 
     def excludes(self, task_name: str) -> bool:
         """Whether `CELERY_OUTBOX_EXCLUDE_TASKS` sends this task directly to the broker."""
         return task_name in self.exclude_tasks or any(
-            fnmatch.fnmatchcase(task_name, pattern) for pattern in self.exclude_tasks
+            fnmatch.fnmatchcase(task_name, pattern) for pattern in self._patterns
         )

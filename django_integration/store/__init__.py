@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.settings import read
 from django_integration.conf import add_monitoring_settings
-from django_integration.enqueue.rows import write_alias
 from django_integration.store.base import DjangoStore
+from django_integration.store.session import write_alias
 from django_integration.tenancy import refuse_tenant_schemas
 from django_integration.upstream.django import is_in_testcase
 

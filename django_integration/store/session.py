@@ -11,7 +11,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections, transaction
+from django.db import connections, router, transaction
 from django.db.utils import Error
 
 from celery_outbox_steps.errors import StoreError
@@ -142,6 +142,14 @@ class Session:
         self._pid = os.getpid()
         if not self.borrowed:
             self._wrapper = None
+
+
+def write_alias() -> str:
+    """The database that the router names for writing the outbox."""
+    # Imported here: models need a configured Django, and importing this module must not.
+    from django_integration.models import CeleryOutbox
+
+    return router.db_for_write(CeleryOutbox)
 
 
 def own_wrapper(alias: str, options: Mapping[str, Any]) -> BaseDatabaseWrapper:

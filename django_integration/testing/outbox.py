@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from django_integration.enqueue.rows import write_alias
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxQuerySet
+from django_integration.store.session import write_alias
 from django_integration.testing.calls import Call, read_row
 
 if TYPE_CHECKING:

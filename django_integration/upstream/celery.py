@@ -1,6 +1,6 @@
 """Celery: an app's task class and task registry, and how it looks up a setting.
 
-Replacements return what Celery's own part returns. `enqueue/app.py` and `celery_hooks/` use them;
+Replacements return what Celery's own part returns. `app.py` and `celery_hooks/` use them;
 `testing/running.py` uses the tracer.
 """
 

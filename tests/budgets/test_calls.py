@@ -95,6 +95,17 @@ def test_a_call_takes_fewer_calls_than_a_direct_one(app, make_app):
         assert calls(single, stored, 100) <= AGAINST_DIRECT * calls(single, direct, 100)
 
 
+def test_excluded_names_cost_a_call_nothing_by_their_number(app):
+    task = app.tasks["budgets.noop"]
+    with transaction.atomic():
+        app.conf.outbox_exclude_tasks = ["other.task"]
+        single(task, 5)
+        few = calls(single, task, 20)
+        app.conf.outbox_exclude_tasks = [f"other.task_{number}" for number in range(100)]
+        single(task, 5)
+        assert calls(single, task, 20) <= few * 1.01
+
+
 def test_a_bulk_takes_fewer_calls(app):
     task = app.tasks["budgets.noop"]
     with transaction.atomic():

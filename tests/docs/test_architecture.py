@@ -71,9 +71,11 @@ def test_every_module_is_in_the_table_of_rooms_once(package: str) -> None:
     assert sorted(rooms(package)) == sorted(there - NOT_ROOMS)
 
 
-def test_the_rooms_are_in_the_order_of_the_layers() -> None:
-    layer_of = {name: number for number, names in enumerate(drawing().layers()) for name in names}
-    found = [layer_of[name] for name in rooms("celery_outbox_steps") if name in layer_of]
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_rooms_are_in_the_order_of_the_layers(package: str) -> None:
+    layers = drawing().layers(package)
+    layer_of = {name: number for number, names in enumerate(layers) for name in names}
+    found = [layer_of[name] for name in rooms(package) if name in layer_of]
     assert len(found) == len(layer_of)
     assert found == sorted(found)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_outbox_steps.messages import ClaimedMessage, Message
+from celery_outbox_steps.messages import NO_CONTEXT, ClaimedMessage, Message
 from celery_outbox_steps.observe.recorder import (
     HOOKS,
     Recorder,
@@ -161,3 +161,12 @@ def test_a_recorder_that_was_registered_is_in_every_relay_made_from_then_on(
     vendors().report_settled(None, [])  # type: ignore[arg-type]
     assert registered() == (kept,)
     assert kept.settled == [(None, [])]
+
+
+@pytest.mark.parametrize("found", [{"request_id": "x"}, {"structlog_context": {"a": 1}}])
+def test_a_recorder_that_finds_what_no_column_takes_stops_no_call(found: dict[str, Any]) -> None:
+    class Wrong(Recorder):
+        def on_call(self) -> dict[str, Any]:
+            return found
+
+    assert Recorders([Wrong()]).caller_context() == NO_CONTEXT

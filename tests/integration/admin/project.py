@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_integration.enqueue.app import OutboxCelery
+from django_integration.app import OutboxCelery
 
 CARD = "4111-1111-1111-1111"
 
