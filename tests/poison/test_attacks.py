@@ -251,15 +251,15 @@ def test_an_error_text_that_the_database_can_not_hold(bench_on: Callable[..., Be
 @contextmanager
 def latin1_database() -> Iterator[None]:
     """The default database is such a one for a while."""
-    settings = complete(database_settings("postgresql"))
     name = f"poison_latin1_{uuid4().hex[:8]}"
+    settings = complete(database_settings("postgresql", name))
     with connection._nodb_cursor() as cursor:
         cursor.execute(
             f"CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
             " TEMPLATE template0"
         )
         try:
-            with installed("default", {**settings, "NAME": name}):
+            with installed("default", settings):
                 call_command("migrate", "celery_outbox", verbosity=0)
                 yield
         finally:

@@ -21,9 +21,8 @@ TENANT_DOMAIN_MODEL = "customers.Domain"
 DATABASE_ROUTERS = ["django_tenants.routers.TenantSyncRouter"]
 DATABASES = {
     "default": {
-        **database_settings("postgresql"),
-        "ENGINE": "django_tenants.postgresql_backend",
         # A database of this run's own: pytest-django creates and drops `test_<NAME>`.
-        "NAME": f"celery_outbox_tenants_{os.getpid()}",
+        **database_settings("postgresql", f"celery_outbox_tenants_{os.getpid()}"),
+        "ENGINE": "django_tenants.postgresql_backend",
     }
 }
