@@ -112,8 +112,8 @@ class Relay:
         batch = self._batch = self._claims.next_batch(allowed)
         if batch is None:
             return
+        batch.duration = self._clock() - batch.claimed_at  # if nothing is sent
         # No time to send before the lease ends: the claim waited for a lock, or the process froze.
-        batch.duration = self._clock() - batch.claimed_at
         latest = self._clock() + self._config.send_timeout
         if latest >= batch.send_before or self._should_stop_sending():
             return
