@@ -7,6 +7,7 @@ is allowed.
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,17 @@ def age(text: str) -> float:
     if found is None:
         raise ValueError(f"{text!r} is not an age: write seconds, or 90s, 15m, 12h, 30d, 2w.")
     return float(found[1]) * _SECONDS[found[2]]
+
+
+def interval(text: str) -> float:
+    """A number of seconds above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ValueError(f"{text!r} is not a number of seconds above 0")
+    return seconds
 
 
 def count(text: str) -> int:
@@ -115,7 +127,7 @@ TOP = click.option(
 )
 WATCH = click.option(
     "--watch",
-    type=float,
+    type=Parsed(interval),
     is_flag=False,
     flag_value=WATCH_SECONDS,
     metavar="SECONDS",

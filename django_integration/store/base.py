@@ -1,6 +1,6 @@
 """The Store on a Django database: claim, settle, and what a relay needs around them.
 
-Keeps the contract of `celery_outbox_steps.store`: every write of a relay names it in `claimed_by`,
+Keeps the contract of `celery_outbox_steps.store`: every write of a relay is fenced with its id,
 every time is the database's, and no transaction stays open between two calls. What differs between
 databases is a `Dialect`; what a relay writes is in `writes.py`, counting in `stats.py`, replay and
 purge in `maintenance.py`. docs/reference/sql shows the statements in full.

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_outbox_steps.arguments import age, moment, seconds_since
+from celery_outbox_steps.arguments import age, interval, moment, seconds_since
 
 TOKYO = timezone(timedelta(hours=9))
 
@@ -44,6 +44,16 @@ def test_an_age_is_seconds_or_has_a_unit(text: str, seconds: float) -> None:
 def test_what_is_no_age_is_refused_with_what_would_be(text: str) -> None:
     with pytest.raises(ValueError, match="is not an age: write seconds, or 90s"):
         age(text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "2s"])
+def test_what_is_no_interval_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of seconds above 0"):
+        interval(text)
+
+
+def test_an_interval_is_seconds() -> None:
+    assert (interval("0.5"), interval("2")) == (0.5, 2.0)
 
 
 def test_seconds_since_a_time_in_any_zone() -> None:

@@ -39,7 +39,10 @@ class Backend(Protocol):
     """One outbox table, empty when a test begins."""
 
     def store(self, *, retention: float | None = None) -> Store:
-        """A new store on this table. Called from several threads; each store stays in one."""
+        """A new store on this table. Called from several threads, and each may use it.
+
+        A store is used by one thread at a time, and not always by the one that made it.
+        """
 
     def add(self, count: int = 1, *, due_in: float = 0.0, **columns: Any) -> list[int]:
         """Put rows into the table, due in `due_in` seconds. Returns their ids, ascending.

@@ -94,6 +94,16 @@ class ClaimingContract:
         late = only(backend.add(due_in=-3600))
         assert ids_of(eventually(lambda: store.claim(10, LEASE, "me"))) == [late]
 
+    def test_a_claim_of_another_thread_is_settled_by_this_one(self, backend: Backend) -> None:
+        """The next batch is claimed in a helper thread, while this one is published."""
+        backend.add(2)
+        store = backend.store()
+        first = store.claim(1, LEASE, "me")
+        with ThreadPoolExecutor(1) as helper:
+            second = helper.submit(store.claim, 1, LEASE, "me").result()
+        assert store.settle([Published(each) for each in (*first, *second)], "me") == 0
+        assert backend.rows() == []
+
     def test_concurrent_claims_of_threads_never_overlap_and_miss_nothing(
         self, backend: Backend
     ) -> None:
