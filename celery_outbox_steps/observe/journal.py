@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ class Journal:
         self._reported: dict[tuple[Any, ...], float] = {}
         self._in_outage = False
         self._published: deque[tuple[float, int]] = deque()
+        self._published_lock = Lock()  # remote control reads it from another thread
         self.counters: Counter[str] = Counter()
         self.last_error: str | None = None
         self.last_published: float | None = None
@@ -99,7 +101,8 @@ class Journal:
     def rate(self) -> float:
         """Messages published per second over the last minute. Callable from any thread."""
         oldest = monotonic() - RATE_WINDOW
-        return sum(count for at, count in tuple(self._published) if at >= oldest) / RATE_WINDOW
+        with self._published_lock:
+            return sum(count for at, count in self._published if at >= oldest) / RATE_WINDOW
 
     def _count(self, result: BatchResult) -> None:
         self.counters.update(
@@ -114,13 +117,10 @@ class Journal:
         )
         if result.published:
             self.last_published = monotonic()
-            self._published.append((self.last_published, result.published))
-            self._forget_old()
-
-    def _forget_old(self) -> None:
-        oldest = monotonic() - RATE_WINDOW
-        while self._published and self._published[0][0] < oldest:
-            self._published.popleft()
+            with self._published_lock:
+                self._published.append((self.last_published, result.published))
+                while self._published[0][0] < self.last_published - RATE_WINDOW:
+                    self._published.popleft()
 
     def _is_new(self, error: BaseException, failures: int) -> bool:
         """Whether to report it: not while a database restarts, nor the same error in each tick."""

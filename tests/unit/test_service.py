@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -168,14 +169,22 @@ def test_remote_control_may_ask_while_the_relay_works() -> None:
         while not stop.is_set():
             journal.batch(batch)
 
+    def collecting(phase: str, info: dict[str, int]) -> None:
+        """Code that runs in the middle of anything: while it does, threads take turns."""
+        time.sleep(0)
+
     worker = threading.Thread(target=relay)
-    before = sys.getswitchinterval()
+    before, threshold = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(1e-6)
+    gc.callbacks.append(collecting)
     try:
         worker.start()
+        gc.set_threshold(1)
         for _ in range(300):
             assert journal.rate() >= 0
     finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collecting)
         stop.set()
         worker.join(5)
         sys.setswitchinterval(before)
