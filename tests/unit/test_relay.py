@@ -364,10 +364,11 @@ class TestOneMessageBreaksTheConnection:
         result = bench.tick()
         assert (result.deferred, result.dead) == (2, 0)
 
-    def test_a_broken_pool_is_an_outage(self) -> None:
+    def test_a_broken_pool_is_an_outage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         app = Celery("unit", broker="memory://", set_as_current=False)
         publisher = publisher_for(app)
-        app.producer_pool.connections._closed = True  # the same in every kombu
+        # The same in every kombu; put back, because apps of one broker share their pools.
+        monkeypatch.setattr(app.producer_pool.connections, "_closed", True)
         bench = Bench(publisher, max_retries=1)  # type: ignore[arg-type]
         bench.add(3)
         result = bench.tick()
