@@ -17,7 +17,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery_outbox_steps.errors import ConfigurationError, OutboxError, StoreError, StoreNotReady
 from celery_outbox_steps.observe.metrics import meter_for
 from celery_outbox_steps.observe.recorders import recorders_for
-from celery_outbox_steps.settings import BY_NAME, RelayConfig, read, validate
+from celery_outbox_steps.settings import BY_NAME, SETTINGS, RelayConfig, read, validate
 from celery_outbox_steps.store import load_stores
 from celery_outbox_steps.worker.group import RelayGroup
 from celery_outbox_steps.worker.service import RelayService
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.store import RelayStore
 
-PREFIX = "outbox_"
 GREEN_POOLS = (".gevent", ".eventlet")
 
 
@@ -44,15 +43,12 @@ def apply_flags(app: Any, options: Mapping[str, Any]) -> bool:
     A flag overrides its setting. `--outbox-relay` is not written: it applies to this worker only,
     and another worker of the same app and process may run without a relay.
     """
-    flags = {
-        name.removeprefix(PREFIX): value
-        for name, value in options.items()
-        if name.startswith(PREFIX) and value is not None
-    }
-    relay = flags.pop("relay", None)
+    relay = options.get(BY_NAME["relay"].conf_name)
     with _refusing():
-        for setting in (BY_NAME[name] for name in flags if name in BY_NAME):
-            app.conf[setting.conf_name] = setting.parse(flags[setting.name], setting.flag_name)
+        for setting in SETTINGS:
+            value = options.get(setting.conf_name)
+            if value is not None and setting.name != "relay":
+                app.conf[setting.conf_name] = setting.parse(value, setting.flag_name)
         return bool(read(app.conf, "relay") if relay is None else relay)
 
 
