@@ -82,6 +82,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 BOOLEAN = Kind("True or False", _boolean, bool)
 COUNT = Kind("a whole number of at least 1", _integer(1), int)
+MAYBE_COUNT = Kind("None or a whole number of at least 1", _optional(_integer(1)), int)
 RETRIES = Kind("a whole number of at least 0", _integer(0), int)
 SECONDS = Kind("a number of seconds above 0, or a timedelta", _seconds(1e-3), float)
 PAUSE = Kind("a number of seconds of at least 0.01, or a timedelta", _seconds(0.01), float)

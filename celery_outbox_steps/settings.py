@@ -20,6 +20,7 @@ from celery_outbox_steps.kinds import (
     DOTTED,
     FILE,
     MAYBE_APP,
+    MAYBE_COUNT,
     MAYBE_DOTTED,
     MAYBE_NAMES,
     MAYBE_SECONDS,
@@ -88,6 +89,14 @@ class Setting:
 
 SETTINGS = (
     Setting("relay", False, BOOLEAN, "Run an outbox relay in this worker.", flag=True),
+    Setting(
+        "relays",
+        2,
+        MAYBE_COUNT,
+        "How many relays work at a time, for each database. The other workers that have "
+        "--outbox-relay stand by, without a database session. None: all of them work.",
+        flag=True,
+    ),
     Setting(
         "app",
         None,
@@ -326,6 +335,7 @@ def _default(name: str) -> Any:
 class RelayConfig:
     """What the relay runs with. Times in seconds."""
 
+    relays: int | None = _default("relays")
     batch_size: int = _default("batch_size")
     idle_time: float = _default("idle_time")
     backoff_time: float = _default("backoff_time")

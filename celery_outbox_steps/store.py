@@ -16,6 +16,7 @@ from celery_outbox_steps.settings import load
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from celery_outbox_steps.fleet import Fleet, Member, Place
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
 
 ORPHANED = ""
@@ -94,6 +95,7 @@ class RelayStore(Protocol):
         *,
         max_bytes: int | None = None,
         adopt: bool = False,
+        orphans: bool = True,
     ) -> list[ClaimedMessage]:
         """Lease up to `limit` due rows to `relay_id` for `lease` seconds, oldest due first.
 
@@ -101,7 +103,8 @@ class RelayStore(Protocol):
         by itself is returned alone, `oversized` and without its contents. Rows of an unknown schema
         version are not claimed. Costs O(limit), whatever else the table holds. Two claims never
         return the same row while a lease lasts. With `adopt`, rows that `relay_id` itself holds
-        count as free: for a relay that is working on none.
+        count as free: for a relay that is working on none. Without `orphans`, rows with an expired
+        lease of another relay do not count as free.
         """
 
     def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
@@ -122,6 +125,26 @@ class RelayStore(Protocol):
 
     def release(self, ids: Sequence[int], relay_id: str) -> int:
         """Release claimed rows: due at once, retries unchanged. Returns how many it held."""
+
+    def check_in(self, member: Member, *, relays: int | None, wants_slot: bool) -> Place:
+        """Tell the fleet that this relay is alive, and learn whether it is to work.
+
+        A member that wants a slot keeps the one it has, as long as it is below `relays`, or takes
+        the lowest free one: no member that is alive holds it. With `relays=None` everybody works,
+        and nobody needs a slot. A member that does not want a slot loses the one it has. Members
+        without a slot take turns: `check_in_after` lets all of them together come once per `TURN`.
+        If nobody checked in for `SILENCE` seconds, those who were alive then get a new membership
+        first. May be repeated.
+        """
+
+    def check_out(self, relay_id: str) -> None:
+        """The relay stops: its slot is free, and it is shown as stopped."""
+
+    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
+        """Lease rows that the relay holds for another `lease` seconds from now.
+
+        Returns the ids that it held, even if their lease had expired: no other relay has them.
+        """
 
     def wait(self, timeout: float) -> bool:
         """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass."""
@@ -148,6 +171,15 @@ class OperatorStore(Protocol):
 
     def stats(self, top: int = 10) -> Stats:
         """Everything that `status` shows. Too expensive to call for each batch."""
+
+    def fleet(self) -> Fleet:
+        """The members of the fleet, by slot and name, and whether the outbox is paused."""
+
+    def pause(self, reason: str, paused_by: str) -> None:
+        """Pause the outbox: check-ins answer with it until `resume()`. The last reason counts."""
+
+    def resume(self) -> bool:
+        """End the pause. False if there was none."""
 
     def count_dead_letters(self, which: DeadLetters) -> int:
         """How many dead letters are selected."""
