@@ -20,6 +20,7 @@ class SQLite(SelectThenUpdate):
     vendor = "sqlite"
     from_now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
     seconds_waited = "(julianday('now') - julianday(created_at)) * 86400.0"
+    seconds_due = "(julianday('now') - julianday(due_at)) * 86400.0"
     seconds_left = "(julianday(claimed_until) - julianday('now')) * 86400.0"
     content_size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
     due_index_hint = f" INDEXED BY {DUE_INDEX}"
