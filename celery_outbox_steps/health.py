@@ -33,6 +33,7 @@ MAX_AGE = 60.0
 
 OK, WARNING, ERROR = "ok", "warning", "error"
 LONGEST_ERROR = 200
+LATE = "late"
 START_ONE = "start a worker with --outbox-relay"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -48,12 +49,12 @@ class Verdict:
     @property
     def level(self) -> str:
         """ok, warning or error: green, amber or red."""
-        return {"healthy": OK, "late": ERROR}.get(self.condition, WARNING)
+        return {"healthy": OK, LATE: ERROR}.get(self.condition, WARNING)
 
     @property
     def is_late(self) -> bool:
         """Whether a message has been due for longer than allowed, for whatever reason."""
-        return self.condition == "late"
+        return self.condition == LATE
 
 
 def judge(stats: Stats, fleet: Fleet, max_age: float = MAX_AGE) -> Verdict:
@@ -63,7 +64,7 @@ def judge(stats: Stats, fleet: Fleet, max_age: float = MAX_AGE) -> Verdict:
     if stats.oldest_due_seconds > max_age:
         why = trouble.text if trouble else _why_slow(stats, alive, max_age)
         waited = age(stats.oldest_due_seconds)
-        return Verdict("late", f"late: the oldest due message has waited {waited}; {why}")
+        return Verdict(LATE, f"late: the oldest due message has waited {waited}; {why}")
     return trouble or Verdict("healthy", f"healthy: {_roll_call(alive)}")
 
 
@@ -87,14 +88,17 @@ def first_line(error: str | None) -> str:
 
 
 def _trouble(fleet: Fleet, alive: Sequence[SeenMember]) -> Verdict | None:
-    """Why messages are not published; None if at least one relay is at work."""
+    """Why no message is published; None if at least one relay is at work."""
     if fleet.pause:
         return Verdict("paused", _paused(fleet.pause))
     if not alive:
         return Verdict("no relay", _no_relay(fleet.members))
+    return None if _in(alive, RELAYING) else _unable(alive)
+
+
+def _unable(alive: Sequence[SeenMember]) -> Verdict:
+    """Why no relay of those that are alive is at work."""
     states = {each.member.state for each in alive}
-    if RELAYING in states:
-        return None
     if states & {WAITING_FOR_BROKER, COOLING_DOWN}:
         return Verdict("broker away", _broker_away(_in(alive, WAITING_FOR_BROKER, COOLING_DOWN)))
     if BACKING_OFF in states:
