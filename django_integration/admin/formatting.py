@@ -17,6 +17,7 @@ from celery_outbox_steps.health import age
 if TYPE_CHECKING:
     from datetime import datetime
 
+
 def moment(point: datetime | None) -> str:
     """How long ago, or in how long; the date and time on hover."""
     if point is None:

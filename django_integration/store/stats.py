@@ -78,7 +78,8 @@ def _read_part(session: Session, dialect: Dialect, part: State) -> Part:
     rows, leased, attempted, oldest = session.rows(
         "SELECT count(*), sum(leased), sum(attempted), max(overdue) FROM ("
         f"SELECT {_flag(dialect, LEASED)} AS leased,"
-        f" {_flag(dialect, UNLEASED & ATTEMPTED)} AS attempted, {dialect.seconds_due} AS overdue"
+        f" {_flag(dialect, UNLEASED & ATTEMPTED)} AS attempted,"
+        f" -({dialect.seconds_until.format('due_at')}) AS overdue"
         f" FROM {OUTBOX}{dialect.due_index_hint} WHERE {dialect.is_state(part)}"
         " ORDER BY due_at, id LIMIT %s) AS part",
         [STATS_CAP + 1],
