@@ -112,7 +112,7 @@ def test_summary(boss: Client) -> None:
         "In the outbox": "5", "Waiting": "1", "Scheduled": "1", "In flight": "2",
         "Backing off": "1", "Failing": "1", "Dead letters": "1",
     }  # fmt: skip
-    assert found.tiles[1].note == "oldest due for 2 h 3 min"
+    assert found.tiles[1].note == "for up to 2 h 3 min"
     assert {each["relay"] for each in found.holders} == {"worker-1:17:ab12", "worker-2:18:cd34"}
     assert found.failing[0]["last_error"] == ERROR
     assert "state=failing" in found.failing[0]["url"]
