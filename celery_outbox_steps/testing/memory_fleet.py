@@ -95,7 +95,7 @@ class MemoryFleet:
         rows = self.members
         others = [row for name, row in rows.items() if name != relay_id and row.is_alive(now)]
         turns = [row.turn_at - now for row in others if row.turn_at is not None]
-        seen = [abs(now - row.seen_at) for row in rows.values() if row.state != STOPPED]
+        seen = [now - row.seen_at for row in rows.values() if row.state != STOPPED]
         return Look(
             is_known=relay_id in rows,
             holders={
@@ -103,11 +103,11 @@ class MemoryFleet:
                 for name, row in rows.items()
                 if row.slot is not None
             },
-            silence=min(seen, default=None),
+            silence=min((ago for ago in seen if ago >= 0), default=None),
             queue=len(turns),
             last_turn=max(turns, default=None),
             standbys=sum(row.state == STANDING_BY for row in others),
-            forgettable=sum(row.is_forgettable(now) for row in rows.values()),
+            has_forgettable=any(row.is_forgettable(now) for row in rows.values()),
             pause=self._pause(),
         )
 
