@@ -8,8 +8,11 @@ a message rests on the fleet: leases and fences protect the rows, whatever the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MEMBERSHIP = 15.0
 """Seconds without a check-in after which a member counts as dead, and its slot is free."""

@@ -88,7 +88,7 @@ def announce(worker: Any, text: str) -> None:
     """
     if not getattr(worker, "quiet", True):
         with suppress(OSError, ValueError, AttributeError):  # a closed or missing stdout
-            print(f"outbox: {text}", file=sys.__stdout__, flush=True)  # noqa: T201
+            print(f"outbox: {text}", file=sys.__stdout__, flush=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The flag on every worker: two of twenty relay, whatever happens to them, with default settings."""
+"""The flag on every worker: two of twenty relay, whatever happens to them."""
 
 from __future__ import annotations
 

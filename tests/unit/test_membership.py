@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -88,7 +89,7 @@ def test_the_slot_of_a_dead_one_is_filled(scene: Scene) -> None:
 
 
 def test_one_that_wakes_up_after_its_membership_stands_by(scene: Scene) -> None:
-    a, b = scene.member("a"), scene.member("b")
+    a, _b = scene.member("a"), scene.member("b")
     scene.run(MEMBERSHIP + 3, without=(a,))
     scene.run(5)
     assert scene.at_work() == ["b"]
@@ -168,8 +169,6 @@ def test_a_standby_whose_database_is_away_does_not_come_more_often(
     monkeypatch.setattr(scene.store, "check_in", refuse)
     for _ in range(240):
         scene.now += 0.25
-        try:
+        with contextlib.suppress(StoreError):
             scene.step(last)
-        except StoreError:
-            pass
     assert 1 <= looks <= 60 / 9 + 2
