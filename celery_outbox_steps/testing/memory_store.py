@@ -174,9 +174,9 @@ class MemoryStore:
         with self._lock:
             return self._fleet.check_in(member, relays, wants_slot=wants_slot)
 
-    def check_out(self, relay_id: str) -> None:
+    def check_out(self, relay_id: str) -> list[str]:
         with self._lock:
-            self._fleet.check_out(relay_id)
+            return self._fleet.check_out(relay_id)
 
     def wait(self, timeout: float) -> bool:
         woken = self._wake_event.wait(timeout)

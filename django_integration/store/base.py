@@ -135,8 +135,8 @@ class DjangoStore:
     def check_in(self, member: Member, *, relays: int | None, wants_slot: bool) -> Place:
         return self._fleet.check_in(member, relays, wants_slot=wants_slot)
 
-    def check_out(self, relay_id: str) -> None:
-        self._fleet.check_out(relay_id)
+    def check_out(self, relay_id: str) -> list[str]:
+        return self._fleet.check_out(relay_id)
 
     def wait(self, timeout: float) -> bool:
         if not self.listening:
