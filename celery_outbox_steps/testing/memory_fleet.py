@@ -66,7 +66,7 @@ class MemoryFleet:
         if row is not None:
             row.state, row.slot, row.turn_at = STOPPED, None, None
             row.seen_at = row.expires_at = self._clock()
-        return [each.member.worker for each in self._standing_by()][:fleet.TOLD]
+        return [each.member.worker for each in self._standing_by()][: fleet.TOLD]
 
     def read(self) -> Fleet:
         """Every member, by slot and name, and the pause."""
