@@ -61,6 +61,7 @@ class DjangoStore:
         self._listener = Listener()
         self._wake_pipe = WakePipe()
         self._watermark = Watermark()
+        self._has_claimed = False
         self._dialect = _dialect(alias, connection)
         self._session = Session(
             alias,
@@ -105,6 +106,7 @@ class DjangoStore:
         *,
         max_bytes: int | None = None,
         adopt: bool = False,
+        orphans: bool = True,
     ) -> list[ClaimedMessage]:
         """Claim from the watermark on; with a full scan if that finds nothing, or in a new session.
 
@@ -112,8 +114,8 @@ class DjangoStore:
         of the server that lost its leases.
         """
         most = sys.maxsize if max_bytes is None else max_bytes
-        request = ClaimRequest(limit, lease, relay_id, most, adopt)
-        start = self._watermark.start(monotonic()) if self._session.is_open else None
+        request = ClaimRequest(limit, lease, relay_id, most, adopt, orphans)
+        start = None if self._begin_claims() else self._watermark.start(monotonic())
         leased = self._lease_from(start, request)
         if not leased and start is not None and self._watermark.allows_full_scan(monotonic()):
             leased = self._lease_from(None, request)
@@ -135,8 +137,11 @@ class DjangoStore:
     def check_in(self, member: Member, *, relays: int | None, wants_slot: bool) -> Place:
         return self._fleet.check_in(member, relays, wants_slot=wants_slot)
 
-    def check_out(self, relay_id: str) -> None:
-        self._fleet.check_out(relay_id)
+    def check_out(self, relay_id: str) -> list[str]:
+        return self._fleet.check_out(relay_id)
+
+    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
+        return self._writes.renew_leases(ids, lease, relay_id)
 
     def wait(self, timeout: float) -> bool:
         if not self.listening:
@@ -187,12 +192,26 @@ class DjangoStore:
     def close(self) -> None:
         self._session.close()
 
-    def _prepare_session(self, session: Session) -> None:
-        if session.borrowed:
+    def listen(self) -> None:
+        """LISTEN in this session, where the database and the settings allow that."""
+        if self._session.borrowed or not self._notify or not self._dialect.notifies:
             return
-        self._dialect.configure_session(session)
-        if self._notify and self._dialect.notifies:
-            self._listener.begin(session, pooled=self._dialect.pooled)
+        with self._session.errors():
+            self._session.open()
+            self._listener.begin(self._session, pooled=self._dialect.pooled)
+
+    def _begin_claims(self) -> bool:
+        """Whether this is the first claim of a session. Others, of a standby, never LISTEN."""
+        if self._has_claimed and self._session.is_open:
+            return False
+        self.listen()
+        self._has_claimed = True
+        return True
+
+    def _prepare_session(self, session: Session) -> None:
+        self._has_claimed = self._listener.listening = False
+        if not session.borrowed:
+            self._dialect.configure_session(session)
 
     def _lease_from(self, start: Start | None, request: ClaimRequest) -> list[LeasedRow]:
         began = monotonic()
