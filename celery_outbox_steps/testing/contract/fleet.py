@@ -66,11 +66,23 @@ class FleetContract:
     def test_members_without_a_slot_take_turns(self, backend: Backend) -> None:
         store = backend.store()
         look(store, "holder", relays=1)
-        turns = [look(store, f"standby {number}", relays=1) for number in range(5)]
-        after = [turn.check_in_after for turn in turns]
-        steps = [later - earlier for earlier, later in zip([0.0, *after], after, strict=False)]
-        assert all(EARLY < step < LATE for step in steps)
-        assert [turn.standbys for turn in turns] == [0, 1, 2, 3, 4]
+        moments, others = [], []
+        for number in range(5):
+            backend.pass_time(TURN)
+            place = look(store, f"standby {number}", relays=1)
+            moments.append((number + 1) * TURN + place.check_in_after)
+            others.append(place.standbys)
+        moments.sort()
+        steps = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+        assert min(steps) > EARLY
+        assert max(moments) < 5 * TURN + 5 * LATE
+        assert others == [0, 1, 2, 3, 4]
+
+    def test_members_that_come_together_spread(self, backend: Backend) -> None:
+        store = backend.store()
+        look(store, "holder", relays=1)
+        turns = [look(store, f"standby {number}", relays=1) for number in range(20)]
+        assert len({round(turn.check_in_after / TURN) for turn in turns}) > 8
 
     def test_a_member_joins_a_short_queue_after_most_of_it_has_stopped(
         self, backend: Backend
