@@ -64,10 +64,11 @@ class Fleet:
         return [worker for worker in self.workers if worker.node in names]
 
     def wait_until_others_work(self, gone: list[Worker], timeout: float) -> list[Worker]:
-        helpers.wait_for(
-            lambda: len(set(self.at_work()) - set(gone)) == RELAYS, timeout, self.stage.logs
-        )
-        return self.at_work()
+        def others() -> list[Worker]:
+            return [worker for worker in self.at_work() if worker not in gone]
+
+        helpers.wait_for(lambda: len(others()) == RELAYS, timeout, self.stage.logs)
+        return others()
 
     def held_by(self, workers: list[Worker]) -> set[str]:
         """Ids of the messages that these workers have claimed."""
@@ -113,7 +114,7 @@ def test_everything_arrives_soon_when_the_working_ones_are_killed_again_and_agai
     held: set[str] = set()
     with watched_load(fleet.stage) as traffic:
         for _ in range(3):
-            helpers.wait_for(lambda: len(traffic.arrived) > 50, 20, fleet.stage.logs)
+            traffic.wait_for_more(50)
             gone = fleet.at_work()
             assert len(gone) == RELAYS
             for worker in gone:
@@ -127,7 +128,7 @@ def test_everything_arrives_soon_when_the_working_ones_are_killed_again_and_agai
 
 def test_a_frozen_one_is_replaced_and_sends_nothing_when_it_wakes_up(fleet: Fleet) -> None:
     with watched_load(fleet.stage) as traffic:
-        helpers.wait_for(lambda: len(traffic.arrived) > 50, 20, fleet.stage.logs)
+        traffic.wait_for_more(50)
         frozen = fleet.at_work()
         for worker in frozen:
             worker.kill("SIGSTOP")
