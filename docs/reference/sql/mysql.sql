@@ -366,18 +366,26 @@ FROM (
 ) AS counted;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), max(waited), sum(leased)
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 AS waited,
-        TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0 AS seconds_left,
-        CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
-    WHERE due_at IS NOT NULL
+    WHERE due_at <= UTC_TIMESTAMP(6)
     ORDER BY due_at, id
     LIMIT %s
-) AS pending;
+) AS part;
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
+FROM (
+    SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue
+    FROM celery_outbox FORCE INDEX (celery_outbox_due)
+    WHERE due_at > UTC_TIMESTAMP(6)
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
 SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
 FROM (
     SELECT task_name, claimed_by, last_error,

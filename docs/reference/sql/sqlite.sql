@@ -350,18 +350,26 @@ FROM (
 ) AS counted;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), max(waited), sum(leased)
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
-        (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
-        CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue
     FROM celery_outbox INDEXED BY celery_outbox_due
-    WHERE due_at IS NOT NULL
+    WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
     ORDER BY due_at, id
     LIMIT %s
-) AS pending;
+) AS part;
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
+FROM (
+    SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue
+    FROM celery_outbox INDEXED BY celery_outbox_due
+    WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
 SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
 FROM (
     SELECT task_name, claimed_by, last_error,
