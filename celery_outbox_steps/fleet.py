@@ -3,13 +3,16 @@
 Each worker with `--outbox-relay` is a member. `CELERY_OUTBOX_RELAYS` of them hold a slot and work;
 the others stand by and check in from time to time, to see whether a slot is free. No promise about
 a message rests on the fleet: leases and fences protect the rows, whatever the fleet believes. Next:
-`Store.check_in`, and `celery_outbox_steps.worker.membership`, which calls it.
+`places.py`, the rules of a check-in, and `celery_outbox_steps.worker.membership`, which calls it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MEMBERSHIP = 15.0
 """Seconds without a check-in after which a member counts as dead, and its slot is free."""
@@ -17,6 +20,8 @@ REFRESH = 3.0
 """Seconds between two check-ins of a member that holds a slot."""
 TURN = 1.0
 """Seconds between two check-ins of all members that stand by, together: they take turns."""
+LONGEST_TURN = 6 * 3600.0
+"""The most seconds until a member's turn: beyond 21,600 standbys they come more often than that."""
 SILENCE = 5.0
 """Seconds without a check-in by anybody that are no evidence of a death: the database was away."""
 LONGEST_SILENCE = 300.0

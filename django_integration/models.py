@@ -1,4 +1,4 @@
-"""The two tables: messages to publish, and dead letters, which could not be published.
+"""The tables: messages to publish, dead letters, the relays of the fleet, and the pause.
 
 Names, clocks and states come from `schema.py`; a state is a method of `CeleryOutbox.objects`. The
 hot paths (enqueue, claim, settle) write SQL of their own, see `django_integration.enqueue.rows` and
@@ -18,7 +18,9 @@ __all__ = [
     "APP_LABEL",
     "CeleryOutbox",
     "CeleryOutboxDeadLetter",
+    "CeleryOutboxPause",
     "CeleryOutboxQuerySet",
+    "CeleryOutboxRelay",
     "DatabaseNow",  # migrations import it from here
     "StoredMessage",
 ]
@@ -122,3 +124,49 @@ class CeleryOutboxDeadLetter(StoredMessage):
             models.Index(fields=["dead_at"], name="celery_outbox_dl_dead_at"),
             models.Index(fields=["task_id"], name="celery_outbox_dl_task_id"),
         ]
+
+
+class CeleryOutboxRelay(models.Model):
+    """A member of the fleet: a relay that is at work, stands by, or was there lately.
+
+    Members write their own rows when they check in. No index but the two that decide: PostgreSQL
+    can update such a row without touching an index.
+    """
+
+    relay_id = models.CharField(max_length=255, primary_key=True)
+    worker = models.CharField(max_length=255)
+    version = models.CharField(max_length=255)
+    state = models.CharField(max_length=255)
+    slot = models.SmallIntegerField(null=True, unique=True)
+    started_at = models.DateTimeField(default=DatabaseNow)
+    seen_at = models.DateTimeField(default=DatabaseNow)
+    expires_at = models.DateTimeField(default=DatabaseNow)
+    turn_at = models.DateTimeField(null=True)
+    rate = models.FloatField(default=0.0)
+    counters = models.TextField(default="{}")
+    last_error = models.TextField(null=True)
+
+    class Meta:
+        app_label = APP_LABEL
+        db_table = schema.RELAY
+        verbose_name = "relay"
+
+    def __str__(self) -> str:
+        return self.worker or self.relay_id
+
+
+class CeleryOutboxPause(models.Model):
+    """The outbox of this database is paused while this row exists. The empty name means all."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    reason = models.TextField()
+    paused_by = models.CharField(max_length=255)
+    paused_at = models.DateTimeField(default=DatabaseNow)
+
+    class Meta:
+        app_label = APP_LABEL
+        db_table = schema.PAUSE
+        verbose_name = "pause"
+
+    def __str__(self) -> str:
+        return f"{self.name or 'all'}: {self.reason}"

@@ -1,4 +1,4 @@
-"""The two tables, defined once: their names, columns and clocks, and the states of a row.
+"""The tables, defined once: their names, columns and clocks, and the states of a row.
 
 A state is one object with two forms, SQL text for the Store and a `Q` for querysets, so that the
 relay, the admin and the commands can't disagree; `tests/contract/test_states.py` compares them on
@@ -21,6 +21,9 @@ from celery_outbox_steps.messages import ClaimedMessage
 APP_LABEL = "celery_outbox"
 OUTBOX = "celery_outbox"
 DEAD_LETTER = "celery_outbox_dead_letter"
+RELAY = "celery_outbox_relay"
+PAUSE = "celery_outbox_pause"
+TABLES = (OUTBOX, DEAD_LETTER, RELAY, PAUSE)
 DUE_INDEX = "celery_outbox_due"
 CHANNEL = "celery_outbox"
 """PostgreSQL's NOTIFY channel."""

@@ -2,7 +2,8 @@
 
 `MemoryStore` keeps the whole contract of `celery_outbox_steps.store`, including leases and fencing,
 on a clock that the test may control; `celery_outbox_steps.testing.contract` is the suite that
-checks it. Not meant for production: the rows are lost when the process ends.
+checks it; `memory_fleet.py` has the members of the fleet. Not meant for production: the rows are
+lost when the process ends.
 """
 
 from __future__ import annotations
@@ -36,11 +37,15 @@ from celery_outbox_steps.store import (
     Stats,
     how_many_fit,
 )
+from celery_outbox_steps.testing.memory_fleet import MemoryFleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
+
+    from celery_outbox_steps.fleet import Fleet, Member, Place
+    from celery_outbox_steps.testing.memory_fleet import MemoryMember
 
 
 @dataclass(slots=True)
@@ -91,6 +96,7 @@ class MemoryStore:
         self.rows: dict[int, MemoryRow] = {}
         self.dead_letters: dict[int, MemoryDeadLetter] = {}
         self.retention = retention
+        self._fleet = MemoryFleet(clock)
         self._clock = clock
         self._lock = threading.RLock()
         self._wake_event = threading.Event()
@@ -100,6 +106,7 @@ class MemoryStore:
         """Another store on the same rows, as if another relay used the same table."""
         other = type(self)(clock=self._clock, retention=retention)
         other.rows, other.dead_letters = self.rows, self.dead_letters
+        other._fleet = self._fleet  # noqa: SLF001  the same class
         other._lock, other._ids = self._lock, self._ids  # noqa: SLF001  the same class
         return other
 
@@ -158,6 +165,19 @@ class MemoryStore:
                 _clear_lease(row)
             return len(held)
 
+    @property
+    def members(self) -> dict[str, MemoryMember]:
+        """The rows of the fleet's members, by relay id."""
+        return self._fleet.members
+
+    def check_in(self, member: Member, *, relays: int | None, wants_slot: bool) -> Place:
+        with self._lock:
+            return self._fleet.check_in(member, relays, wants_slot=wants_slot)
+
+    def check_out(self, relay_id: str) -> None:
+        with self._lock:
+            self._fleet.check_out(relay_id)
+
     def wait(self, timeout: float) -> bool:
         woken = self._wake_event.wait(timeout)
         self._wake_event.clear()
@@ -186,6 +206,18 @@ class MemoryStore:
                 relays=self._relays(),
                 top_failing=_top_failing(failing, top),
             )
+
+    def fleet(self) -> Fleet:
+        with self._lock:
+            return self._fleet.read()
+
+    def pause(self, reason: str, paused_by: str) -> None:
+        with self._lock:
+            self._fleet.pause(reason, paused_by)
+
+    def resume(self) -> bool:
+        with self._lock:
+            return self._fleet.resume()
 
     def count_dead_letters(self, which: DeadLetters) -> int:
         with self._lock:

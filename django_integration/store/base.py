@@ -3,7 +3,7 @@
 Keeps the contract of `celery_outbox_steps.store`: every write of a relay is fenced with its id,
 every time is the database's, and no transaction stays open between two calls. What differs between
 databases is a `Dialect`; what a relay writes is in `writes.py`, counting in `stats.py`, replay and
-purge in `maintenance.py`. docs/reference/sql shows the statements in full.
+purge in `maintenance.py`, members in `fleet.py`. docs/reference/sql shows the statements in full.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
-from django_integration.schema import DEAD_LETTER, OUTBOX
+from django_integration.schema import TABLES
 from django_integration.store import maintenance, stats
 from django_integration.store.dialect import ClaimRequest, Dialect, LeasedRow
+from django_integration.store.fleet import FleetTables
 from django_integration.store.listen import Listener, WakePipe
 from django_integration.store.mysql import MySQL
 from django_integration.store.postgresql import PostgreSQL
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from celery_outbox_steps.fleet import Fleet, Member, Place
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
     from celery_outbox_steps.store import DeadLetters, Sample, Stats
 
@@ -68,6 +70,7 @@ class DjangoStore:
             options=self._dialect.options,
         )
         self._writes = Writes(self._session, self._dialect, keep=retention is not None)
+        self._fleet = FleetTables(self._session, self._dialect)
 
     @property
     def listening(self) -> bool:
@@ -85,7 +88,7 @@ class DjangoStore:
             problem = self._dialect.check(wrapper)
             with wrapper.cursor() as cursor:
                 tables = set(wrapper.introspection.table_names(cursor))
-        missing = {OUTBOX, DEAD_LETTER} - tables
+        missing = set(TABLES) - tables
         if missing:
             problem = problem or (
                 f"no table {', '.join(sorted(missing))}; run: python manage.py migrate"
@@ -129,6 +132,12 @@ class DjangoStore:
     def release(self, ids: Sequence[int], relay_id: str) -> int:
         return self._writes.clear_leases(ids, relay_id)
 
+    def check_in(self, member: Member, *, relays: int | None, wants_slot: bool) -> Place:
+        return self._fleet.check_in(member, relays, wants_slot=wants_slot)
+
+    def check_out(self, relay_id: str) -> None:
+        self._fleet.check_out(relay_id)
+
     def wait(self, timeout: float) -> bool:
         if not self.listening:
             return self._wake_pipe.wait(timeout)
@@ -150,6 +159,15 @@ class DjangoStore:
     def count_by_minute(self, table: str, limit: int) -> list[tuple[Any, ...]]:
         """For the admin's charts, see `stats.count_newest`."""
         return stats.count_newest(self._session, self._dialect, table, limit)
+
+    def fleet(self) -> Fleet:
+        return self._fleet.read()
+
+    def pause(self, reason: str, paused_by: str) -> None:
+        self._fleet.pause(reason, paused_by)
+
+    def resume(self) -> bool:
+        return self._fleet.resume()
 
     def count_dead_letters(self, which: DeadLetters) -> int:
         return maintenance.count_dead(self._session, self._dialect, which)

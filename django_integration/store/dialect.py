@@ -52,6 +52,8 @@ class Dialect:
     """The time this number of seconds from now: one parameter."""
     seconds_waited: str
     """Seconds since the row was created, as a float."""
+    seconds_until: str
+    """Seconds until the time in a column, as a float: a format, for the column's name."""
     seconds_left: str
     """Seconds until the lease ends, as a float."""
     position = "due_at"

@@ -8,11 +8,11 @@ next statement opens a new session. Nothing here knows the outbox; see `base.py`
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, router, transaction
-from django.db.utils import Error
+from django.db.utils import Error, IntegrityError
 
 from celery_outbox_steps.errors import StoreError
 from django_integration.upstream.django import new_connection
@@ -85,6 +85,17 @@ class Session:
             cursor.execute(sql, params)
             return list(cursor.fetchall())
 
+    def run_unless_duplicate(self, sql: str, params: Sequence[Any] = ()) -> int | None:
+        """As `run()`; None if a unique column refused the statement. The connection stays open."""
+        with self.errors():
+            wrapper = self.open()
+            try:
+                with self._savepoint(), wrapper.cursor() as cursor:
+                    cursor.execute(sql, params)
+                    return int(cursor.rowcount)
+            except IntegrityError:
+                return None
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing. In the transaction of a borrowed connection, a savepoint."""
@@ -137,6 +148,10 @@ class Session:
         with suppress(Exception):
             wrapper.close()
         _kept_alive.pop(id(raw), None)
+
+    def _savepoint(self) -> AbstractContextManager[None]:
+        """What undoes a failed statement: autocommit, or in a borrowed transaction a savepoint."""
+        return transaction.atomic(using=self.wrapper.alias) if self.borrowed else nullcontext()
 
     def _forget_parent(self) -> None:
         self._pid = os.getpid()

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 
 from celery_outbox_steps.testing import contract
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, DatabaseNow
+from django_integration.models import (
+    CeleryOutbox,
+    CeleryOutboxDeadLetter,
+    CeleryOutboxPause,
+    CeleryOutboxRelay,
+    DatabaseNow,
+)
 from django_integration.store import DjangoStore
 from tests import helpers
 from tests.harness.databases import Databases, installed
@@ -38,6 +44,8 @@ MODULES = {
 TIMES = {
     CeleryOutbox: ("created_at", "due_at", "updated_at", "claimed_until", "published_at"),
     CeleryOutboxDeadLetter: ("created_at", "dead_at"),
+    CeleryOutboxRelay: ("started_at", "seen_at", "expires_at", "turn_at"),
+    CeleryOutboxPause: ("paused_at",),
 }
 EARLIER = {
     "postgresql": "{0} - %s * interval '1 second'",

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import pytest
 
-for _noun in ("attempts", "claiming", "dead_letters", "leases", "maintenance", "settling"):
+for _noun in ("attempts", "claiming", "dead_letters", "fleet", "leases", "maintenance", "settling"):
     pytest.register_assert_rewrite(f"{__name__}.{_noun}")
 
 from celery_outbox_steps.testing.contract.attempts import AttemptsContract  # noqa: E402
 from celery_outbox_steps.testing.contract.backend import Backend, MemoryBackend  # noqa: E402
 from celery_outbox_steps.testing.contract.claiming import ClaimingContract  # noqa: E402
 from celery_outbox_steps.testing.contract.dead_letters import DeadLettersContract  # noqa: E402
+from celery_outbox_steps.testing.contract.fleet import FleetContract  # noqa: E402
 from celery_outbox_steps.testing.contract.leases import LeasesContract  # noqa: E402
 from celery_outbox_steps.testing.contract.maintenance import MaintenanceContract  # noqa: E402
 from celery_outbox_steps.testing.contract.settling import SettlingContract  # noqa: E402
@@ -31,5 +32,6 @@ class StoreContract(
     SettlingContract,
     DeadLettersContract,
     MaintenanceContract,
+    FleetContract,
 ):
     """Every promise of a Store, one test for each."""

@@ -1,0 +1,173 @@
+"""Who holds a slot, and when the other members look again: one check-in, on any table of members.
+
+`check_in()` looks once, decides, and writes the member's own row. Members come at the same time, so
+what it saw may be out of date: the table refuses a slot that another member holds, and that alone
+decides. A Store brings the table, a `MemberTable`, and its clock; the rules are the same for all.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from celery_outbox_steps.fleet import (
+    LONGEST_SILENCE,
+    LONGEST_TURN,
+    MEMBERSHIP,
+    REFRESH,
+    SILENCE,
+    STANDING_BY,
+    TURN,
+    Member,
+    Pause,
+    Place,
+    SeenMember,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+JITTER = 0.25
+"""Turns are this part of `TURN` longer or shorter: members that came together come apart."""
+LONGEST_MEMBERSHIP = MEMBERSHIP + 60.0
+"""A slot holder whose membership lasts longer than this counts as dead: nobody wrote that.
+
+A minute of margin, for a statement that waited for a lock and compares with the time it began."""
+LONGEST_STANDBY = LONGEST_TURN + LONGEST_MEMBERSHIP
+"""The same for a member without a slot."""
+
+
+class Holder(NamedTuple):
+    """A member that has a slot in the table, dead or alive."""
+
+    relay_id: str
+    is_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a member sees when it checks in. Times in seconds, by the Store's clock."""
+
+    is_known: bool
+    """Whether the member has a row."""
+    holders: Mapping[int, Holder]
+    """By slot; the member itself is one of them if it has a slot."""
+    silence: float | None
+    """Since the last check-in of any member that has not stopped; None if there is none."""
+    queue: int
+    """How many others are alive and wait for their turn."""
+    last_turn: float | None
+    """Until the last of their turns."""
+    standbys: int
+    """How many others are alive and stand by."""
+    forgettable: int
+    """How many members stopped or died so long ago that their rows are to be deleted."""
+    pause: Pause | None
+
+    @property
+    def is_after_silence(self) -> bool:
+        return self.silence is not None and SILENCE < self.silence < LONGEST_SILENCE
+
+
+class Entry(NamedTuple):
+    """What a check-in writes besides the member itself. Times in seconds from now."""
+
+    state: str
+    slot: int | None
+    turn: float | None
+    expires: float
+
+
+class MemberTable(Protocol):
+    """The rows of the members, each statement by itself: no lock lasts from one to the next."""
+
+    def look(self, relay_id: str) -> Look:
+        """Read what this member needs to know."""
+
+    def end_silence(self, silence: float) -> None:
+        """Prolong the memberships that did not end before the silence began, to `MEMBERSHIP`."""
+
+    def add(self, member: Member, entry: Entry) -> None:
+        """Add the member's row, unless it is there."""
+
+    def write(self, member: Member, entry: Entry) -> bool:
+        """Change the member's row. False if it has none, or if another row has the slot."""
+
+    def vacate(self, slot: int, holder: str) -> None:
+        """Take the slot from its holder, unless that one is alive by now."""
+
+    def forget(self) -> None:
+        """Delete the rows of members that stopped or died more than `REMEMBERED` seconds ago."""
+
+
+def check_in(table: MemberTable, member: Member, relays: int | None, *, wants_slot: bool) -> Place:
+    """The check-in of a Store, see `RelayStore.check_in`."""
+    look = table.look(member.relay_id)
+    if look.is_after_silence:
+        table.end_silence(look.silence or 0.0)
+        look = table.look(member.relay_id)
+    if not look.is_known:
+        table.add(member, _waiting(member, TURN, wants_slot=wants_slot))
+    if _starts_work(table, look, member, relays, wants_slot=wants_slot):
+        if look.forgettable:
+            table.forget()
+        return Place(True, REFRESH, look.standbys, look.pause)
+    turn = next_turn(look)
+    table.write(member, _waiting(member, turn, wants_slot=wants_slot))
+    return Place(False, turn, look.standbys, look.pause)
+
+
+def slots_for(look: Look, relay_id: str, relays: int) -> list[int]:
+    """The slot that the member has, or those that no living member has, the lowest first."""
+    holders = [look.holders.get(slot) for slot in range(relays)]
+    own = [slot for slot, holder in enumerate(holders) if holder and holder.relay_id == relay_id]
+    free = [slot for slot, holder in enumerate(holders) if not holder or not holder.is_alive]
+    return own or free
+
+
+def next_turn(look: Look) -> float:
+    """Seconds until the member's turn: after the last one, in a queue as long as its members need.
+
+    After most of a fleet has stopped, the turns of the others lie far ahead. The bound lets each
+    that comes join a short queue again.
+    """
+    last = min(max(0.0, look.last_turn or 0.0), look.queue * TURN * (1 + JITTER))
+    return min(last + _jittered(TURN), LONGEST_TURN)
+
+
+def by_slot_and_name(seen: SeenMember) -> tuple[Any, ...]:
+    """The order in which members are shown: at work, alive, gone; each by name."""
+    return (
+        seen.slot is None,
+        seen.slot or 0,
+        not seen.alive,
+        seen.member.worker,
+        seen.member.relay_id,
+    )
+
+
+def _starts_work(
+    table: MemberTable, look: Look, member: Member, relays: int | None, *, wants_slot: bool
+) -> bool:
+    if relays is None:
+        table.write(member, Entry(member.state, None, None, MEMBERSHIP))
+        return True
+    slots = slots_for(look, member.relay_id, relays) if wants_slot else []
+    return any(_takes(table, look, member, slot) for slot in slots)
+
+
+def _takes(table: MemberTable, look: Look, member: Member, slot: int) -> bool:
+    holder = look.holders.get(slot)
+    if holder is not None and holder.relay_id != member.relay_id:
+        table.vacate(slot, holder.relay_id)
+    return table.write(member, Entry(member.state, slot, None, MEMBERSHIP))
+
+
+def _waiting(member: Member, turn: float, *, wants_slot: bool) -> Entry:
+    state = STANDING_BY if wants_slot else member.state
+    return Entry(state, None, turn, turn + MEMBERSHIP)
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311  no secret

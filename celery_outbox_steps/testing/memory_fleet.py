@@ -1,0 +1,154 @@
+"""The members and the pause of a `MemoryStore`: the table behind the rules of `places.py`.
+
+Times are readings of the store's clock, and its lock makes each check-in one step. Tests may read
+and edit `members`, as operators edit a table by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from celery_outbox_steps import places
+from celery_outbox_steps.fleet import (
+    MEMBERSHIP,
+    REMEMBERED,
+    STANDING_BY,
+    STOPPED,
+    Fleet,
+    Member,
+    Pause,
+    SeenMember,
+)
+from celery_outbox_steps.places import LONGEST_MEMBERSHIP, LONGEST_STANDBY, Entry, Holder, Look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_outbox_steps.fleet import Place
+
+
+@dataclass(slots=True)
+class MemoryMember:
+    """The row of one member."""
+
+    member: Member
+    state: str
+    slot: int | None
+    started_at: float
+    seen_at: float
+    expires_at: float
+    turn_at: float | None
+
+    def is_alive(self, now: float) -> bool:
+        longest = LONGEST_STANDBY if self.slot is None else LONGEST_MEMBERSHIP
+        return 0 < self.expires_at - now <= longest
+
+    def is_forgettable(self, now: float) -> bool:
+        return not -REMEMBERED <= self.expires_at - now <= LONGEST_STANDBY
+
+
+class MemoryFleet:
+    """A `celery_outbox_steps.places.MemberTable`. The store holds its lock around each call."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.members: dict[str, MemoryMember] = {}
+        self._clock = clock
+        self._paused: tuple[str, str, float] | None = None
+
+    def check_in(self, member: Member, relays: int | None, *, wants_slot: bool) -> Place:
+        return places.check_in(self, member, relays, wants_slot=wants_slot)
+
+    def check_out(self, relay_id: str) -> None:
+        row = self.members.get(relay_id)
+        if row is not None:
+            row.state, row.slot, row.turn_at = STOPPED, None, None
+            row.seen_at = row.expires_at = self._clock()
+
+    def read(self) -> Fleet:
+        """Every member, by slot and name, and the pause."""
+        now = self._clock()
+        seen = [
+            SeenMember(
+                member=replace(row.member, state=row.state, counters=dict(row.member.counters)),
+                slot=row.slot,
+                started_ago=now - row.started_at,
+                seen_ago=now - row.seen_at,
+                alive=row.is_alive(now),
+            )
+            for row in self.members.values()
+        ]
+        return Fleet(tuple(sorted(seen, key=places.by_slot_and_name)), self._pause())
+
+    def pause(self, reason: str, paused_by: str) -> None:
+        since = self._paused[2] if self._paused else self._clock()
+        self._paused = (reason, paused_by, since)
+
+    def resume(self) -> bool:
+        paused, self._paused = self._paused, None
+        return paused is not None
+
+    # -- what a check-in reads and writes ----------------------------------------------------------
+
+    def look(self, relay_id: str) -> Look:
+        now = self._clock()
+        rows = self.members
+        others = [row for name, row in rows.items() if name != relay_id and row.is_alive(now)]
+        turns = [row.turn_at - now for row in others if row.turn_at is not None]
+        seen = [abs(now - row.seen_at) for row in rows.values() if row.state != STOPPED]
+        return Look(
+            is_known=relay_id in rows,
+            holders={
+                row.slot: Holder(name, row.is_alive(now))
+                for name, row in rows.items()
+                if row.slot is not None
+            },
+            silence=min(seen, default=None),
+            queue=len(turns),
+            last_turn=max(turns, default=None),
+            standbys=sum(row.state == STANDING_BY for row in others),
+            forgettable=sum(row.is_forgettable(now) for row in rows.values()),
+            pause=self._pause(),
+        )
+
+    def end_silence(self, silence: float) -> None:
+        now = self._clock()
+        for row in self.members.values():
+            if row.state != STOPPED and now - silence < row.expires_at < now + MEMBERSHIP:
+                row.expires_at = now + MEMBERSHIP
+
+    def add(self, member: Member, entry: Entry) -> None:
+        now = self._clock()
+        row = MemoryMember(member, entry.state, None, now, now, now + entry.expires, None)
+        self.members.setdefault(member.relay_id, row)
+
+    def write(self, member: Member, entry: Entry) -> bool:
+        row, now = self.members.get(member.relay_id), self._clock()
+        if row is None or self._is_taken(entry.slot, row):
+            return False
+        row.member, row.state, row.slot = member, entry.state, entry.slot
+        row.seen_at, row.expires_at = now, now + entry.expires
+        row.turn_at = None if entry.turn is None else now + entry.turn
+        return True
+
+    def vacate(self, slot: int, holder: str) -> None:
+        row = self.members.get(holder)
+        if row is not None and row.slot == slot and not row.is_alive(self._clock()):
+            row.slot = None
+
+    def forget(self) -> None:
+        now = self._clock()
+        for name in [name for name, row in self.members.items() if row.is_forgettable(now)]:
+            del self.members[name]
+
+    def _is_taken(self, slot: int | None, by_other_than: MemoryMember) -> bool:
+        rows = self.members.values()
+        return slot is not None and any(
+            row.slot == slot for row in rows if row is not by_other_than
+        )
+
+    def _pause(self) -> Pause | None:
+        if self._paused is None:
+            return None
+        reason, paused_by, since = self._paused
+        return Pause(reason, paused_by, self._clock() - since)

@@ -1,0 +1,236 @@
+"""The tables of the fleet: one row for each member, and one while the outbox is paused.
+
+The rules of a check-in are in `celery_outbox_steps.places`; here are its statements. Each one is a
+transaction of its own, and the unique column `slot` decides between members that come at the same
+time. All times are the database's. Rows that were edited by hand to nonsense count as dead or are
+read as empty, and the next check-in of their member writes them anew.
+"""
+
+# ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps import places
+from celery_outbox_steps.fleet import (
+    MEMBERSHIP,
+    REMEMBERED,
+    STANDING_BY,
+    STOPPED,
+    Fleet,
+    Member,
+    Pause,
+    SeenMember,
+)
+from celery_outbox_steps.places import LONGEST_MEMBERSHIP, LONGEST_STANDBY, Entry, Holder, Look
+from django_integration.schema import PAUSE, RELAY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_outbox_steps.fleet import Place
+    from django_integration.store.dialect import Dialect
+    from django_integration.store.session import Session
+
+TOLD = ("worker", "version", "state", "rate", "counters", "last_error")
+"""The columns that a member tells at each check-in."""
+WIDTH = 255
+"""The most characters of a name or a state."""
+
+
+class FleetTables:
+    """The members and the pause, on one session. A `celery_outbox_steps.places.MemberTable`."""
+
+    def __init__(self, session: Session, dialect: Dialect) -> None:
+        self._session = session
+        self._dialect = dialect
+
+    def check_in(self, member: Member, relays: int | None, *, wants_slot: bool) -> Place:
+        return places.check_in(self, member, relays, wants_slot=wants_slot)
+
+    def check_out(self, relay_id: str) -> None:
+        now = self._dialect.now
+        self._session.run(
+            f"UPDATE {RELAY} SET state = '{STOPPED}', slot = NULL, turn_at = NULL,"
+            f" seen_at = {now}, expires_at = {now} WHERE relay_id = %s",
+            [relay_id],
+        )
+
+    def read(self) -> Fleet:
+        """Every member, by slot and name, and the pause."""
+        rows = self._session.rows(
+            f"SELECT relay_id, {', '.join(TOLD)}, slot, -({self._until('started_at')}),"
+            f" -({self._until('seen_at')}), {self._flag(self._alive())} FROM {RELAY}"
+        )
+        paused = self._session.rows(f"SELECT {self._pause_columns} FROM {PAUSE} WHERE name = ''")
+        members = sorted(map(_seen_member, rows), key=places.by_slot_and_name)
+        return Fleet(tuple(members), _pause(*paused[0]) if paused else None)
+
+    def pause(self, reason: str, paused_by: str) -> None:
+        """A pause that is there already keeps its time."""
+        values = [self._text(reason), self._text(paused_by)[:WIDTH]]
+        while not self._session.run(
+            f"UPDATE {PAUSE} SET reason = %s, paused_by = %s WHERE name = ''", values
+        ):
+            if self._session.run_unless_duplicate(
+                f"INSERT INTO {PAUSE} (name, reason, paused_by, paused_at)"
+                f" VALUES ('', %s, %s, {self._dialect.now})",
+                values,
+            ):
+                return
+
+    def resume(self) -> bool:
+        return self._session.run(f"DELETE FROM {PAUSE} WHERE name = ''") > 0
+
+    # -- what a check-in reads and writes ----------------------------------------------------------
+
+    def look(self, relay_id: str) -> Look:
+        """One row for each slot that is in use, one for the member, and the same sums in all."""
+        rows = self._session.rows(
+            f"SELECT relay_id, slot, {self._flag(self._alive())}, silence, queue, last_turn,"
+            f" standbys, forgettable, {self._pause_columns} FROM ({self._sums()}) AS fleet"
+            f" LEFT JOIN {PAUSE} ON name = ''"
+            f" LEFT JOIN {RELAY} ON slot IS NOT NULL OR relay_id = %s",
+            [*[relay_id] * 3, relay_id],
+        )
+        silence, queue, last_turn, standbys, forgettable, *paused = rows[0][3:]
+        return Look(
+            is_known=any(row[0] == relay_id for row in rows),
+            holders={slot: Holder(name, bool(alive)) for name, slot, alive, *_ in rows
+                     if slot is not None},
+            silence=silence,
+            queue=int(queue or 0),
+            last_turn=last_turn,
+            standbys=int(standbys or 0),
+            forgettable=int(forgettable or 0),
+            pause=_pause(*paused),
+        )  # fmt: skip
+
+    def end_silence(self, silence: float) -> None:
+        from_now = self._dialect.from_now
+        self._session.run(
+            f"UPDATE {RELAY} SET expires_at = {from_now} WHERE state <> '{STOPPED}'"
+            f" AND expires_at > {from_now} AND expires_at < {from_now}",
+            [MEMBERSHIP, -silence, MEMBERSHIP],
+        )
+
+    def add(self, member: Member, entry: Entry) -> None:
+        now = self._dialect.now
+        changes = self._changes(member, entry)
+        self._session.run_unless_duplicate(
+            f"INSERT INTO {RELAY} (relay_id, started_at, {', '.join(changes)})"
+            f" VALUES (%s, {now}, {', '.join(sql for sql, _ in changes.values())})",
+            [member.relay_id, *_parameters(changes)],
+        )
+
+    def write(self, member: Member, entry: Entry) -> bool:
+        changes = self._changes(member, entry)
+        assignments = ", ".join(f"{name} = {sql}" for name, (sql, _) in changes.items())
+        written = self._session.run_unless_duplicate(
+            f"UPDATE {RELAY} SET {assignments} WHERE relay_id = %s",
+            [*_parameters(changes), member.relay_id],
+        )
+        return bool(written)
+
+    def vacate(self, slot: int, holder: str) -> None:
+        self._session.run(
+            f"UPDATE {RELAY} SET slot = NULL WHERE relay_id = %s AND slot = %s"
+            f" AND NOT ({self._alive()})",
+            [holder, slot],
+        )
+
+    def forget(self) -> None:
+        self._session.run(f"DELETE FROM {RELAY} WHERE {self._forgettable()}")
+
+    def _changes(self, member: Member, entry: Entry) -> Mapping[str, tuple[str, list[Any]]]:
+        """Column → its SQL and the parameters of that."""
+        now, from_now = self._dialect.now, self._dialect.from_now
+        told = {name: ("%s", [value]) for name, value in self._told(member, entry).items()}
+        return {
+            **told,
+            "slot": ("%s", [entry.slot]),
+            "seen_at": (now, []),
+            "expires_at": (from_now, [entry.expires]),
+            "turn_at": ("NULL", []) if entry.turn is None else (from_now, [entry.turn]),
+        }
+
+    def _told(self, member: Member, entry: Entry) -> dict[str, Any]:
+        error = member.last_error
+        values = (
+            self._text(member.worker)[:WIDTH],
+            self._text(member.version)[:WIDTH],
+            self._text(entry.state)[:WIDTH],
+            member.rate if math.isfinite(member.rate) else 0.0,
+            json.dumps(dict(member.counters)),
+            None if error is None else self._text(error),
+        )
+        return dict(zip(TOLD, values, strict=True))
+
+    def _sums(self) -> str:
+        """What a look counts. Three parameters, each the id of the member that looks."""
+        alive, turn = self._alive(), self._until("turn_at")
+        waits = f"{alive} AND turn_at IS NOT NULL AND relay_id <> %s"
+        stands_by = f"{alive} AND state = '{STANDING_BY}' AND relay_id <> %s"
+        return (
+            # abs(): a time in the future, after a change of the clock or by hand, is far away too.
+            f"SELECT min(CASE WHEN state <> '{STOPPED}' THEN abs({self._until('seen_at')}) END)"
+            f" AS silence, sum({self._flag(waits)}) AS queue,"
+            f" max(CASE WHEN {waits} THEN {turn} END) AS last_turn,"
+            f" sum({self._flag(stands_by)}) AS standbys,"
+            f" sum({self._flag(self._forgettable())}) AS forgettable FROM {RELAY}"
+        )
+
+    def _alive(self) -> str:
+        left = self._until("expires_at")
+        return (
+            f"{left} > 0 AND {left} <= CASE WHEN slot IS NULL THEN {LONGEST_STANDBY}"
+            f" ELSE {LONGEST_MEMBERSHIP} END"
+        )
+
+    def _forgettable(self) -> str:
+        left = self._until("expires_at")
+        return f"NOT ({left} BETWEEN -{REMEMBERED} AND {LONGEST_STANDBY})"
+
+    @property
+    def _pause_columns(self) -> str:
+        return f"reason, paused_by, -({self._until('paused_at')}) AS paused_for"
+
+    def _until(self, column: str) -> str:
+        return self._dialect.seconds_until.format(column)
+
+    def _flag(self, condition: str) -> str:
+        return f"CASE WHEN {condition} THEN 1 ELSE 0 END"
+
+    def _text(self, text: str) -> str:
+        return self._dialect.storable_text(text)
+
+
+def _parameters(changes: Mapping[str, tuple[str, list[Any]]]) -> list[Any]:
+    return [value for _, values in changes.values() for value in values]
+
+
+def _pause(reason: str | None, paused_by: str | None, seconds: float | None) -> Pause | None:
+    return None if reason is None else Pause(reason, paused_by or "", _age(seconds))
+
+
+def _seen_member(row: Sequence[Any]) -> SeenMember:
+    relay_id, worker, version, state, rate, counters, last_error, slot, started, seen, alive = row
+    member = Member(relay_id, worker, version, state, rate, _counters(counters), last_error)
+    return SeenMember(member, slot, _age(started), _age(seen), bool(alive))
+
+
+def _counters(text: str) -> dict[str, int]:
+    """What the member counted; nothing if that is no JSON object of numbers."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, int)}
+
+
+def _age(seconds: float | None) -> float:
+    return 0.0 if seconds is None else max(0.0, float(seconds))
