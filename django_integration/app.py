@@ -44,6 +44,7 @@ class OutboxCelery(DjangoTaskByDefault):
     """Use it in place of `Celery`. Calls are stored; a worker with `--outbox-relay` publishes."""
 
     registry_cls = OutboxTaskRegistry
+    control_cls = "celery_outbox_steps.remote:OutboxControl"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

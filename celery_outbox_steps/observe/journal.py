@@ -19,6 +19,7 @@ from celery_outbox_steps.observe.log import ERROR_LOGGER, log
 from celery_outbox_steps.observe.recorder import NO_RECORDERS
 
 if TYPE_CHECKING:
+    from celery_outbox_steps.fleet import Pause
     from celery_outbox_steps.observe.recorder import Recorders
     from celery_outbox_steps.store import Sample
 
@@ -48,8 +49,19 @@ class Journal:
     def stopped(self, **fields: Any) -> None:
         self._event("celery_outbox_relay_stopped", **fields)
 
+    def placed(self, state: str, *, at_work: bool) -> None:
+        """The relay got its place in the fleet, or another one than before."""
+        if at_work:
+            self._event("celery_outbox_relay_at_work")
+        else:
+            self._event("celery_outbox_relay_standing_by", state, state=state)
+
     def paused(self, reason: str) -> None:
-        self._event("celery_outbox_relay_paused", reason=reason)
+        self._event("celery_outbox_relay_paused", reason, reason=reason)
+
+    def outbox_paused(self, pause: Pause) -> None:
+        by, reason = pause.paused_by, pause.reason
+        self._event("celery_outbox_paused", by, reason, paused_by=by, reason=reason)
 
     def resumed(self) -> None:
         self._event("celery_outbox_relay_resumed")

@@ -39,9 +39,22 @@ MESSAGE = (*RELAY, "task_id", "task_name", "retries", "error")
 RELAY_EVENTS = {
     "celery_outbox_relay_started": Event(
         INFO,
-        "relaying",
-        "The relay's thread runs. It claims rows as soon as the worker's broker connection is up.",
+        "the thread of the relay runs",
+        "The relay's thread runs. The next line says whether it works or stands by.",
         (*RELAY, "batch_size"),
+    ),
+    "celery_outbox_relay_at_work": Event(
+        INFO,
+        "relaying",
+        "The relay has a slot, and claims rows while the worker's broker connection is up.",
+        RELAY,
+    ),
+    "celery_outbox_relay_standing_by": Event(
+        INFO,
+        "%s; no database session is held",
+        "The relay has no slot: all are taken, or it gave its own up because it could not work "
+        "(`state` says why). It checks in from time to time and takes a slot when one is free.",
+        (*RELAY, "state"),
     ),
     "celery_outbox_relay_stopped": Event(
         INFO,
@@ -51,9 +64,16 @@ RELAY_EVENTS = {
     ),
     "celery_outbox_relay_paused": Event(
         WARNING,
-        "by remote control; rows wait until outbox_resume",
-        "`celery control outbox_pause`. Rows wait until `outbox_resume`.",
+        "this worker's relay, by remote control, until outbox_resume: %s",
+        "`celery control outbox_pause` for this worker. Another worker's relay takes over.",
         (*RELAY, "reason"),
+    ),
+    "celery_outbox_paused": Event(
+        WARNING,
+        "by %s; rows wait until outbox_resume: %s",
+        "`celery control outbox_pause` for the whole outbox. Rows wait until `outbox_resume`, also "
+        "when workers are restarted.",
+        (*RELAY, "paused_by", "reason"),
     ),
     "celery_outbox_relay_resumed": Event(
         WARNING,

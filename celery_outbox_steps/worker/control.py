@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.worker.control import control_command, inspect_command
 
-NO_RELAY = {"error": "this worker runs no outbox relay; start it with --outbox-relay"}
+NO_RELAY = "no relay in this worker; start it with --outbox-relay"
 
 
 def _relays(state: Any) -> Any:
@@ -21,27 +21,32 @@ def _relays(state: Any) -> Any:
 
 
 @inspect_command()  # type: ignore[untyped-decorator]
-def outbox(state: Any, **_: Any) -> Any:
+def outbox(state: Any, **_: Any) -> dict[str, Any]:
     """Show the state, the rate and the counters of the outbox relay."""
     relays = _relays(state)
-    return NO_RELAY if relays is None else relays.info()
+    return {"relays": [], "note": NO_RELAY} if relays is None else {"relays": relays.info()}
 
 
 @control_command(args=[("reason", str)], signature="[REASON]")  # type: ignore[untyped-decorator]
-def outbox_pause(state: Any, reason: str = "", **_: Any) -> Any:
-    """Pause the outbox relay until outbox_resume."""
+def outbox_pause(state: Any, reason: str = "", *, whole: bool = False, **_: Any) -> dict[str, str]:
+    """Pause the outbox; with --destination, only that worker's relay. Until outbox_resume."""
     relays = _relays(state)
     if relays is None:
-        return NO_RELAY
+        return {"ok": NO_RELAY}
+    if whole:
+        relays.check_in_now()
+        return {"ok": "outbox paused"}
     relays.pause(reason)
     return {"ok": "outbox relay paused"}
 
 
 @control_command()  # type: ignore[untyped-decorator]
-def outbox_resume(state: Any, **_: Any) -> Any:
-    """Resume the outbox relay."""
+def outbox_resume(state: Any, *, whole: bool = False, **_: Any) -> dict[str, str]:
+    """Resume the outbox; with --destination, only that worker's relay."""
     relays = _relays(state)
     if relays is None:
-        return NO_RELAY
-    relays.resume()
-    return {"ok": "outbox relay resumed"}
+        return {"ok": NO_RELAY}
+    relays.resume()  # also a relay that was paused alone
+    if whole:
+        relays.check_in_now()
+    return {"ok": "outbox resumed" if whole else "outbox relay resumed"}

@@ -38,6 +38,10 @@ class RelayGroup:
         for service in self.services:
             service.resume()
 
+    def check_in_now(self) -> None:
+        for service in self.services:
+            service.check_in_now()
+
     def stop(self, timeout: float | None = None) -> None:
         for service in self.services:
             service.ask_to_stop(timeout)

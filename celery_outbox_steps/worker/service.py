@@ -1,9 +1,10 @@
 """The thread around the relay: it starts, wakes, pauses and stops it, and survives its errors.
 
 The worker's step owns a service; the consumer's step reports when the broker connection is made or
-lost. No exception leaves the thread: the loop backs off and continues. While a unit of the relay's
-work runs, forks wait (`celery_outbox_steps.worker.forks`). The next step of the path is
-`celery_outbox_steps.relay.tick`.
+lost. The relay works while it has a place for that in the fleet (`worker.membership`), and stands
+by without a database session otherwise. No exception leaves the thread: the loop backs off and
+continues. While a unit of the relay's work runs, forks wait (`worker.forks`). The next step of the
+path is `celery_outbox_steps.relay.tick`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps import wakeups
+from celery_outbox_steps import fleet, wakeups
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
 from celery_outbox_steps.publishers import Publisher, publisher_for
@@ -22,6 +23,7 @@ from celery_outbox_steps.relay.policy import IdleSchedule, restart_pause
 from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.worker import forks
+from celery_outbox_steps.worker.membership import Ability, Membership, package_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +37,15 @@ SETTLE_MARGIN = 1.0
 """Seconds at the end of a warm stop in which nothing more is sent, only settled and released."""
 
 
+def keep_silent(_: str) -> None:
+    """For services that no worker program runs."""
+
+
 class RelayService:
-    """One relay for one Store, in its own thread."""
+    """One relay for one Store, in its own thread.
+
+    `worker` is the worker's name. `announce` is told in a few words what this relay will do.
+    """
 
     def __init__(
         self,
@@ -45,6 +54,9 @@ class RelayService:
         config: RelayConfig,
         recorders: Recorders = NO_RECORDERS,
         publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
+        *,
+        worker: str = "",
+        announce: Callable[[str], None] = keep_silent,
     ) -> None:
         self.store = store
         self.relay_id = new_relay_id()
@@ -62,6 +74,9 @@ class RelayService:
             prefetch=PrefetchThread(),
             recorders=recorders,
         )
+        self._worker = worker
+        self._announce = announce
+        self._membership = Membership(store, config.relays)
         self._idle = IdleSchedule(config.idle_time)
         self._broker_is_up = threading.Event()
         self._pause_reason: str | None = None
@@ -92,13 +107,21 @@ class RelayService:
         self._broker_is_up.clear()
 
     def pause(self, reason: str) -> None:
+        """Pause this relay alone: another one of the fleet takes its slot over."""
         self._pause_reason = reason
         self.journal.paused(reason)
+        self.check_in_now()
 
     def resume(self) -> None:
         self._pause_reason = None
         self.journal.resumed()
         self._wake()
+
+    def check_in_now(self) -> None:
+        """See at once that the outbox was paused or resumed. Those who stand by need not."""
+        if self._membership.at_work:
+            self._membership.check_in_now()
+            self._wake()
 
     def ask_to_stop(self, timeout: float | None = None) -> None:
         """Ask the thread to end, by default with a warm stop: one last tick publishes what the last
@@ -127,7 +150,7 @@ class RelayService:
             "database": self.store.name,
             "relay": self.relay_id,
             "state": self.state,
-            "pause_reason": self._pause_reason,
+            "pause_reason": self._shown_pause_reason(),
             "published_per_second": round(self.journal.rate(), 2),
             "seconds_since_publish": None if since is None else round(monotonic() - since, 1),
             "last_error": self.journal.last_error,
@@ -142,13 +165,22 @@ class RelayService:
             return "stopping" if self._thread.is_alive() else "stopped"
         if not self._thread.is_alive():
             return "not started" if self._thread.ident is None else "crashed"
-        if self._pause_reason is not None:
-            return "paused"
+        state = self._state_at_work()
+        return fleet.STANDING_BY if state == fleet.RELAYING and not self._at_work else state
+
+    def _state_at_work(self) -> str:
+        """What the relay does, or would do, with a slot."""
+        if self._pause_reason is not None or self._membership.pause is not None:
+            return fleet.PAUSED
         if not self._broker_is_up.is_set():
-            return "waiting for the broker"
+            return fleet.WAITING_FOR_BROKER
         if self._failures:
-            return "backing off after an error"
-        return "cooling down after an outage" if self._relay.breaker.is_open else "relaying"
+            return fleet.BACKING_OFF
+        return fleet.COOLING_DOWN if self._relay.breaker.is_open else fleet.RELAYING
+
+    def _shown_pause_reason(self) -> str | None:
+        pause = self._membership.pause
+        return pause.reason if pause is not None else self._pause_reason
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -162,25 +194,95 @@ class RelayService:
         self._report(self.journal.stopped, counters=dict(self.journal.counters))
 
     def _loop_once(self) -> None:
+        if not self._at_work and not self._relay.in_hand:
+            self._stand_by()
+        self._check_in_if_due()
+        if self._at_work:
+            self._work()
+        else:
+            self._run_unit(self._relay.settle_in_hand)
+            self._relay.close()  # no session, no LISTEN, no broker connection
+
+    def _work(self) -> None:
         self._sample()  # also while the broker is down: that is when the depth matters
         if not self._may_relay():
             self._run_unit(self._relay.settle_in_hand)  # what was published before it had to stop
-            self._wait_for_change(self._config.idle_time)
+            self._wait_for_change(min(self._config.idle_time, self._until_check_in()))
             return
         result = self._run_unit(self._relay.run_once)
         if result.claimed:
             pause = self._idle.after_work(more=result.full and not result.outage)
         else:
             pause = self._idle.after_nothing()
-        self._wait_and_touch(self.store.wait, pause)
+        self._wait_and_touch(self.store.wait, min(pause, self._until_check_in()))
 
     def _shut_down(self) -> None:
         """One last tick if there is time for it; then settle, release and close."""
+        if self._membership.is_known and not self._at_work and not self._should_stop_sending():
+            # If those who worked have stopped, what the last tasks enqueued is published here.
+            self._run_with_backoff(self._check_in)
         if self._may_relay() and not self._should_stop_sending():
             self._run_with_backoff(self._run_unit, self._relay.run_once)
         while self._relay.in_hand and monotonic() < self._stop_deadline:
             self._run_with_backoff(self._run_unit, self._relay.settle_in_hand)
+        if self._membership.is_known:
+            self._run_with_backoff(self._check_out)
         self._run_with_backoff(self._relay.close)
+
+    # -- the place in the fleet --------------------------------------------------------------------
+
+    @property
+    def _at_work(self) -> bool:
+        return self._membership.at_work
+
+    def _stand_by(self) -> None:
+        """Wait for the next check-in, or for a reason to check in before that."""
+        while not self._stopping.is_set() and (pause := self._until_check_in()):
+            self._wait_for_change(pause)
+
+    def _until_check_in(self) -> float:
+        self._membership.note(self._ability(), monotonic())
+        return self._membership.due_in(monotonic())
+
+    def _ability(self) -> Ability:
+        paused = self._pause_reason is not None
+        trouble = paused or self._failures or self._relay.breaker.is_open
+        return Ability(self._broker_is_up.is_set() and not trouble, is_paused=paused)
+
+    def _check_in_if_due(self) -> None:
+        if not self._until_check_in() and not self._stopping.is_set():
+            self._check_in()
+
+    @untraced
+    def _check_in(self) -> None:
+        before, is_first = self._membership.place, not self._membership.is_known
+        with forks.barrier:
+            place = self._membership.check_in(self._introduction(), self._ability(), monotonic())
+        if is_first:
+            self._announce(_announcement(self.store.name, place))
+        if is_first or place.at_work != before.at_work:
+            self._report(self.journal.placed, self.state, at_work=place.at_work)
+        if (place.pause is None) != (before.pause is None):
+            event = self.journal.resumed if place.pause is None else self.journal.outbox_paused
+            self._report(event, *([] if place.pause is None else [place.pause]))
+
+    @untraced
+    def _check_out(self) -> None:
+        with forks.barrier:
+            self.store.check_out(self.relay_id)
+
+    def _introduction(self) -> fleet.Member:
+        return fleet.Member(
+            relay_id=self.relay_id,
+            worker=self._worker,
+            version=package_version(),
+            state=self._state_at_work(),
+            rate=round(self.journal.rate(), 2),
+            counters=dict(self.journal.counters),
+            last_error=self.journal.last_error,
+        )
+
+    # -- units of work, waits, errors --------------------------------------------------------------
 
     def _run_unit(self, unit: Callable[[], BatchResult]) -> BatchResult:
         """Run a unit of the relay's work inside the fork barrier, and report its result."""
@@ -195,6 +297,8 @@ class RelayService:
             step(*args)
         except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
             self._failures += 1
+            if self._failures == 1 and not self._membership.is_known:
+                self._announce(f"waiting for database {self.store.name}")
             pause = restart_pause(self._failures)
             self._report(self.journal.failed, exc, self._failures, pause)
             self._wait_for_change(pause)
@@ -209,7 +313,8 @@ class RelayService:
             event(*args, **fields)
 
     def _may_relay(self) -> bool:
-        return self._broker_is_up.is_set() and self._pause_reason is None
+        paused = self._pause_reason is not None or self._membership.pause is not None
+        return self._at_work and self._broker_is_up.is_set() and not paused
 
     def _should_stop_sending(self) -> bool:
         return monotonic() >= self._send_deadline
@@ -245,3 +350,9 @@ class RelayService:
                 Path(self._config.liveness_file).touch()
             except (OSError, ValueError) as exc:  # ValueError: a path with a NUL in it
                 self._report(self.journal.liveness_failed, exc)
+
+
+def _announcement(database: str, place: fleet.Place) -> str:
+    if place.pause is not None:
+        return f"{database} is paused by {place.pause.paused_by}: {place.pause.reason}"
+    return f"relaying {database}" if place.at_work else f"standing by for {database}"

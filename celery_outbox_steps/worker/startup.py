@@ -7,8 +7,10 @@ relay waits for it. The next step of the path is `celery_outbox_steps.worker.ser
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import sys
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,11 +68,27 @@ def build_relays(worker: Any) -> RelayGroup:
         return RelayGroup(
             [
                 RelayService(
-                    app, store, _own_liveness_file(config, store, several=several), recorders
+                    app,
+                    store,
+                    _own_liveness_file(config, store, several=several),
+                    recorders,
+                    worker=str(worker.hostname),
+                    announce=partial(announce, worker),
                 )
                 for store in stores
             ]
         )
+
+
+def announce(worker: Any, text: str) -> None:
+    """Say in one line what this worker does for the outbox, whatever its log level.
+
+    Printed as Celery prints its banner, and silenced by the same flag. A worker that no `celery
+    worker` runs, as in a test, has no such flag and prints nothing.
+    """
+    if not getattr(worker, "quiet", True):
+        with suppress(OSError, ValueError, AttributeError):  # a closed or missing stdout
+            print(f"outbox: {text}", file=sys.__stdout__, flush=True)
 
 
 @contextmanager

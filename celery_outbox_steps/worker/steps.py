@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from celery_outbox_steps.worker import control  # noqa: F401  registers the remote control commands
-from celery_outbox_steps.worker.startup import apply_flags, build_relays
+from celery_outbox_steps.worker.startup import announce, apply_flags, build_relays
 
 if TYPE_CHECKING:
     from celery_outbox_steps.worker.group import RelayGroup
@@ -34,6 +34,8 @@ class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(worker, **options)
         worker.outbox_relays = None
         self.enabled = apply_flags(worker.app, options)
+        if not self.enabled:
+            announce(worker, "no relay in this worker")
 
     def create(self, worker: Any) -> RelayGroup:
         relays = worker.outbox_relays = build_relays(worker)

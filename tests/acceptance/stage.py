@@ -25,6 +25,7 @@ from django_integration import OutboxCelery
 from tests import helpers
 from tests.harness.processes import LocalProcess, clean_environment
 from tests.harness.workers import LocalWorkerContainer, Worker
+from tests.proj.fixtures import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,7 @@ class Stage:
         self.parcels = f"{self.prefix}.parcels"
         self.redis = redis.Redis.from_url(self.ledger, decode_responses=True)
         self.client = self.new_client()
-        for table in ("celery_outbox", "celery_outbox_dead_letter"):
+        for table in TABLES:
             for alias in self.aliases.values():
                 self.sql(f"DELETE FROM {table}", alias=alias)
 
@@ -235,7 +236,7 @@ class Stage:
 
     def counters(self, worker: Worker) -> dict[str, int]:
         """What the relay in this worker has counted."""
-        (relay,) = self.ask(worker, "outbox")
+        (relay,) = self.ask(worker, "outbox")["relays"]
         return {"published": 0, **relay["counters"]}
 
     def control(self, worker: Worker, *arguments: str) -> Any:

@@ -23,10 +23,10 @@ def test_flags_have_their_own_group_in_the_help(stage: Stage) -> None:
     assert "CELERY_WORKER_OUTBOX_RELAY" in group
 
 
-def test_inspect_pause_and_resume(stage: Stage) -> None:
+def test_inspect_answers_with_a_dict(stage: Stage) -> None:
     worker = stage.worker()
     stage.wait_until_ran(stage.enqueue(3))
-    (relay,) = stage.control(worker, "inspect", "outbox")
+    (relay,) = stage.control(worker, "inspect", "outbox")["relays"]
     assert relay["state"] == "relaying"
     assert relay["database"] == "default"
     assert relay["listening"] is True
@@ -34,14 +34,38 @@ def test_inspect_pause_and_resume(stage: Stage) -> None:
     assert relay["last_error"] is None
     assert relay["seconds_since_publish"] < 60
 
-    assert stage.control(worker, "control", "outbox_pause", "maintenance") == {
+
+def test_a_worker_without_a_relay_says_so(stage: Stage) -> None:
+    worker = stage.worker("-l", "ERROR", relay=False)
+    assert worker.lines("outbox: no relay in this worker")
+    answer = stage.control(worker, "inspect", "outbox")
+    assert answer["relays"] == []
+    assert "--outbox-relay" in answer["note"]
+
+
+def test_a_pause_of_one_worker_lets_another_take_over(stage: Stage) -> None:
+    paused, other = (stage.worker("--outbox-relays=1", concurrency=1) for _ in range(2))
+    assert stage.control(paused, "control", "outbox_pause", "maintenance") == {
         "ok": "outbox relay paused"
     }
-    waiting = stage.enqueue(2)
-    (relay,) = stage.control(worker, "inspect", "stats")["outbox"]
+    other.wait_for("celery_outbox_relay_at_work")
+    stage.wait_until_ran(stage.enqueue(2))
+    (relay,) = stage.control(paused, "inspect", "stats")["outbox"]
     assert (relay["state"], relay["pause_reason"]) == ("paused", "maintenance")
+    assert stage.control(paused, "control", "outbox_resume") == {"ok": "outbox relay resumed"}
+
+
+def test_a_pause_without_a_destination_pauses_the_outbox_until_it_is_resumed(stage: Stage) -> None:
+    worker = stage.worker(concurrency=1)
+    stage.celery("control", "outbox_pause", "maintenance")
+    worker.wait_for("celery_outbox_paused")
+    waiting = stage.enqueue(2)
+    later = stage.worker(concurrency=1)
+    assert later.lines("outbox: default is paused by")
+    assert "maintenance" in later.lines("outbox: ")[0]
+    assert worker.stop() == 0
     assert stage.rows("claimed_by IS NULL") == 2
-    assert stage.control(worker, "control", "outbox_resume") == {"ok": "outbox relay resumed"}
+    stage.celery("control", "outbox_resume")
     stage.wait_until_ran(waiting)
 
 
@@ -49,7 +73,6 @@ def test_an_idle_relay_is_silent_and_costs_next_to_nothing(
     stage: Stage, record_property: Callable[[str, object], None]
 ) -> None:
     plain, relaying = stage.worker(relay=False), stage.worker()
-    assert "error" in stage.ask(plain, "outbox")
     stage.wait_until_ran(stage.enqueue(3))
     stage.wait_until_empty()
     lines = len(relaying.lines("celery_outbox"))

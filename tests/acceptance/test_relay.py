@@ -41,10 +41,11 @@ def test_only_a_worker_with_the_flag_or_its_variable_relays(stage: Stage) -> Non
 
 
 def test_workers_share_the_rows_and_publish_none_twice(stage: Stage) -> None:
-    workers = [stage.worker("--outbox-batch-size=50", concurrency=1) for _ in range(2)]
+    flags = ("--outbox-batch-size=50", "--outbox-relays=4")
+    workers = [stage.worker(*flags, concurrency=1) for _ in range(2)]
     ids = stage.send_parcels(1500)
     stage.wait_until_empty()
-    workers += [stage.worker("--outbox-batch-size=50", concurrency=1) for _ in range(2)]
+    workers += [stage.worker(*flags, concurrency=1) for _ in range(2)]
     before = [stage.counters(worker)["published"] for worker in workers]
     ids += stage.send_parcels(3000)
     stage.wait_until_empty()
@@ -87,7 +88,7 @@ def test_one_relay_per_database(stage_with: Callable[..., Stage], databases: Dat
     worker = stage.worker()
     ids = stage.enqueue(5) + stage.enqueue(5, database="orders")
     stage.wait_until_ran(ids)
-    relays = stage.ask(worker, "outbox")
+    relays = stage.ask(worker, "outbox")["relays"]
     assert {relay["database"]: relay["counters"]["published"] for relay in relays} == {
         "default": 5,
         "orders": 5,

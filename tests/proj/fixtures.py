@@ -14,6 +14,13 @@ from tests.helpers import require_service
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+TABLES = (
+    "celery_outbox",
+    "celery_outbox_dead_letter",
+    "celery_outbox_relay",
+    "celery_outbox_pause",
+)
+
 
 @pytest.fixture(scope="session")
 def databases(
@@ -50,4 +57,5 @@ def postgresql(use_database: Callable[..., None]) -> None:
 def _empty(alias: str) -> None:
     connections[alias].close()
     with connections[alias].cursor() as cursor:
-        cursor.execute("DELETE FROM celery_outbox")
+        for table in TABLES:
+            cursor.execute(f"DELETE FROM {table}")
