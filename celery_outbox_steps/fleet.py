@@ -26,6 +26,8 @@ SILENCE = 5.0
 """Seconds without a check-in by anybody that are no evidence of a death: the database was away."""
 LONGEST_SILENCE = 300.0
 """Beyond this many seconds a silence means that there were no relays."""
+TOLD = 3
+"""How many of those that stand by are told that a slot is free: some of them may be gone."""
 REMEMBERED = 3600.0
 """Seconds for which a member that stopped or died is still shown."""
 

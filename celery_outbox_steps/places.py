@@ -1,5 +1,9 @@
 """Who holds a slot, and when the other members look again: one check-in, on any table of members.
 
+Members without a slot take turns, one per `TURN`. Each takes the first gap between the turns of the
+others, not a place behind the last: after a deploy or a scale-down the members with the near turns
+are gone, and a queue would leave nobody to look for a long time.
+
 `check_in()` looks once, decides, and writes the member's own row. Members come at the same time, so
 what it saw may be out of date: the table refuses a slot that another member holds, and that alone
 decides. A Store brings the table, a `MemberTable`, and its clock; the rules are the same for all.
@@ -28,8 +32,10 @@ from celery_outbox_steps.fleet import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-JITTER = 0.25
-"""Turns are this part of `TURN` longer or shorter: members that came together come apart."""
+JITTER = 0.1
+"""Turns are up to this part of `TURN` longer: members that came together come apart."""
+GAP = 1.75 * TURN
+"""Between two turns that are further apart there is room for another one."""
 LONGEST_MEMBERSHIP = MEMBERSHIP + 60.0
 """A slot holder whose membership lasts longer than this counts as dead: nobody wrote that.
 
@@ -55,10 +61,6 @@ class Look:
     """By slot; the member itself is one of them if it has a slot."""
     silence: float | None
     """Since the last check-in of any member that has not stopped; None if there is none."""
-    queue: int
-    """How many others are alive and wait for their turn."""
-    last_turn: float | None
-    """Until the last of their turns."""
     standbys: int
     """How many others are alive and stand by."""
     forgettable: int
@@ -84,6 +86,12 @@ class MemberTable(Protocol):
 
     def look(self, relay_id: str) -> Look:
         """Read what this member needs to know."""
+
+    def first_gap(self, relay_id: str) -> float:
+        """Seconds until the first turn of another member that none follows within `GAP`.
+
+        This moment counts as a turn: 0 if nobody comes soon.
+        """
 
     def end_silence(self, silence: float) -> None:
         """Prolong the memberships that did not end before the silence began, to `MEMBERSHIP`."""
@@ -113,7 +121,7 @@ def check_in(table: MemberTable, member: Member, relays: int | None, *, wants_sl
         if look.forgettable:
             table.forget()
         return Place(True, REFRESH, look.standbys, look.pause)
-    turn = next_turn(look)
+    turn = min(table.first_gap(member.relay_id) + _jittered(TURN), LONGEST_TURN)
     table.write(member, _waiting(member, turn, wants_slot=wants_slot))
     return Place(False, turn, look.standbys, look.pause)
 
@@ -124,16 +132,6 @@ def slots_for(look: Look, relay_id: str, relays: int) -> list[int]:
     own = [slot for slot, holder in enumerate(holders) if holder and holder.relay_id == relay_id]
     free = [slot for slot, holder in enumerate(holders) if not holder or not holder.is_alive]
     return own or free
-
-
-def next_turn(look: Look) -> float:
-    """Seconds until the member's turn: after the last one, in a queue as long as its members need.
-
-    After most of a fleet has stopped, the turns of the others lie far ahead. The bound lets each
-    that comes join a short queue again.
-    """
-    last = min(max(0.0, look.last_turn or 0.0), look.queue * TURN * (1 + JITTER))
-    return min(last + _jittered(TURN), LONGEST_TURN)
 
 
 def by_slot_and_name(seen: SeenMember) -> tuple[Any, ...]:
@@ -170,4 +168,4 @@ def _waiting(member: Member, turn: float, *, wants_slot: bool) -> Entry:
 
 
 def _jittered(seconds: float) -> float:
-    return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311  no secret
+    return seconds * random.uniform(1, 1 + JITTER)  # noqa: S311  no secret

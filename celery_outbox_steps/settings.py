@@ -159,10 +159,10 @@ SETTINGS = (
     ),
     Setting(
         "stale_timeout",
-        300.0,
-        SECONDS,
-        "Lease in seconds; a crashed relay's rows can be claimed again after it. If it is shorter "
-        "than your slowest batch, messages are published twice.",
+        None,
+        MAYBE_SECONDS,
+        "Lease in seconds; a crashed relay's rows can be claimed again after it. A batch that "
+        "takes longer renews it. Default: 5 seconds more than send_timeout.",
         flag=True,
     ),
     Setting(
@@ -341,7 +341,7 @@ class RelayConfig:
     backoff_time: float = _default("backoff_time")
     max_backoff: float = _default("max_backoff")
     max_retries: int = _default("max_retries")
-    stale_timeout: float = _default("stale_timeout")
+    stale_timeout: float | None = _default("stale_timeout")
     send_timeout: float = _default("send_timeout")
     shutdown_timeout: float = _default("shutdown_timeout")
     broker_outage_cooldown: float = _default("broker_outage_cooldown")
@@ -354,10 +354,15 @@ class RelayConfig:
         """The app's settings, validated. In a worker, its flags have been written into them."""
         return cls(**{field.name: read(app.conf, field.name) for field in fields(cls)})
 
+    @property
+    def lease(self) -> float:
+        """How long a claim lasts: longer than a wait for the broker, so that it can be settled."""
+        return self.send_timeout + 5.0 if self.stale_timeout is None else self.stale_timeout
+
     def __post_init__(self) -> None:
-        if self.stale_timeout <= self.send_timeout:
+        if self.lease <= self.send_timeout:
             raise ConfigurationError(
-                f"CELERY_OUTBOX_STALE_TIMEOUT ({self.stale_timeout:g} s) must be longer than "
+                f"CELERY_OUTBOX_STALE_TIMEOUT ({self.lease:g} s) must be longer than "
                 f"CELERY_OUTBOX_SEND_TIMEOUT ({self.send_timeout:g} s): another relay would take "
                 "over a batch that is still being sent, and publish it twice."
             )

@@ -148,8 +148,11 @@ class RelayStore(Protocol):
         first. May be repeated.
         """
 
-    def check_out(self, relay_id: str) -> None:
-        """The relay stops: its slot is free, and it is shown as stopped."""
+    def check_out(self, relay_id: str) -> list[str]:
+        """The relay stops: its slot is free, and it is shown as stopped.
+
+        Returns the names of a few workers that stand by, to be told about it.
+        """
 
     def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
         """Lease rows that the relay holds for another `lease` seconds from now.

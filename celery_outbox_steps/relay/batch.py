@@ -29,8 +29,8 @@ class Batch:
         self.rows = rows
         self.claimed_at = claimed_at
         """When the claim began, and the lease with it, by the relay's clock."""
-        self.send_before = claimed_at + lease
-        """When the lease may expire: everything must be sent and answered before that."""
+        self.lease_ends = claimed_at + lease
+        """From then on other relays can take the rows over, by the relay's clock."""
         self.full = full
         self.outcomes: list[Outcome] = []
         self.unsent = {row.id: row for row in rows}
@@ -42,7 +42,7 @@ class Batch:
         self.outage = ""
         """Why the broker counts as unavailable; empty if it does not."""
         self.duration = 0.0
-        self._fenced = 0
+        self._fenced = self._lost = 0
         self._unsettled: list[Outcome] = []
 
     @property
@@ -76,6 +76,15 @@ class Batch:
         suspects = [row for row in self.unsent.values() if row.orphaned or row.id in self.suspects]
         self.defer(suspects, "the message was in flight when a batch was interrupted", 0.0)
 
+    def renew(self, store: RelayStore, relay_id: str, lease: float, now: float) -> None:
+        """Begin the lease again. Unsent rows that another relay has taken over are dropped."""
+        ids = [*self.unsent, *(outcome.message.id for outcome in self._unsettled)]
+        held = set(store.renew(ids, lease, relay_id))
+        self.lease_ends = now + lease
+        for lost in self.unsent.keys() - held:
+            del self.unsent[lost]
+            self._lost += 1
+
     def write_outcomes(self, store: RelayStore, relay_id: str, recorders: Recorders) -> None:
         """Write the outcomes that the Store does not have yet. May be repeated after an error."""
         if self._unsettled:
@@ -86,13 +95,13 @@ class Batch:
     def result(self) -> BatchResult:
         return BatchResult(
             outcomes=tuple(self.outcomes),
-            claimed=len(self.outcomes) + len(self.unsent),
+            claimed=len(self.outcomes) + len(self.unsent) + self._lost,
             published=self.counts[Published],
             retried=self.counts[Retry],
             dead=self.counts[Dead],
             deferred=self.counts[Deferred],
             released=len(self.unsent),
-            fenced=self._fenced,
+            fenced=self._fenced + self._lost,
             full=self.full,
             outage=self.outage,
             duration=self.duration,

@@ -1,4 +1,4 @@
-"""The claims of a relay: the next batch is claimed ahead in a helper thread, or when it is needed.
+"""The claims of a relay: taken ahead in a helper thread or when needed, renewed, and ended.
 
 Under load the database and the broker work at the same time: the next batch is claimed while the
 current one is published. The Store is still used by one thread at a time, and the helper is idle
@@ -19,15 +19,19 @@ from celery_outbox_steps.relay.batch import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from celery_outbox_steps.messages import ClaimedMessage
     from celery_outbox_steps.settings import RelayConfig
     from celery_outbox_steps.store import RelayStore
 
+SETTLE_TIME = 2.0
+"""Seconds of a lease that remain for the settle after the longest wait for the broker, if the lease
+is long enough for that."""
 MAX_BYTES = 16 * 1024 * 1024
 """Bytes of messages per claim: a batch of large messages has fewer rows, so it fits into memory."""
 
 
 class Claims:
-    """The source of a relay's batches. Without a `thread` nothing is claimed ahead."""
+    """All that a relay does with the Store. Without a `thread` nothing is claimed ahead."""
 
     def __init__(
         self,
@@ -39,15 +43,18 @@ class Claims:
         thread: PrefetchThread | None,
         recorders: Recorders,
     ) -> None:
+        self.config = config
+        self.clock = clock
         self.recorders = recorders
         self.ahead: Batch | None = None
         """The batch that was claimed ahead, if there is one."""
         self._store = store
-        self._config = config
         self._relay_id = relay_id
-        self._clock = clock
         self._thread = thread
         self._limit = config.batch_size
+        spare = config.lease - config.send_timeout
+        self._needed = config.send_timeout + min(SETTLE_TIME, spare / 2)
+        self._orphans_from = float("-inf")
 
     def next_batch(self, allowed: int) -> Batch | None:
         """The batch that was claimed ahead; if there is none, claim up to `allowed` rows."""
@@ -78,6 +85,35 @@ class Claims:
             if started:
                 thread.wait()
 
+    def hold(self, batch: Batch) -> None:
+        """Renew the lease of a batch, if it might end during the next wait for the broker.
+
+        Rows that another relay has taken over meanwhile are not in `batch.unsent` any more.
+        """
+        if batch.lease_ends - self.clock() >= self._needed:
+            return
+        if self._thread is not None:
+            self._thread.wait()
+        batch.renew(self._store, self._relay_id, self.config.lease, self.clock())
+
+    def begin_attempt(self, batch: Batch, row: ClaimedMessage) -> ClaimedMessage | None:
+        """Write the outcomes so far, and count the attempt: see `Store.begin_attempt`."""
+        batch.write_outcomes(self._store, self._relay_id, self.recorders)
+        return self._store.begin_attempt(row, self._relay_id)
+
+    def settle(self, batch: Batch) -> None:
+        """Write the outcomes, release what was not sent. May be repeated after an error."""
+        batch.write_outcomes(self._store, self._relay_id, self.recorders)
+        if batch.unsent:
+            self._store.release(list(batch.unsent), self._relay_id)
+
+    def leave_orphans(self) -> None:
+        """The database was away: for the time of a lease, take over no row of another relay.
+
+        The others may have published rows that they could not settle, and do that now.
+        """
+        self._orphans_from = self.clock() + self.config.lease
+
     def close(self) -> None:
         """End the helper thread. The next use starts it again."""
         if self._thread is not None:
@@ -88,15 +124,23 @@ class Claims:
         self.ahead = self._claim_batch(self._limit, adopt=False)
 
     def _claim_batch(self, limit: int, *, adopt: bool) -> Batch | None:
-        start, lease = self._clock(), self._config.stale_timeout
+        start, lease = self.clock(), self.config.lease
         try:
-            rows = self._store.claim(limit, lease, self._relay_id, max_bytes=MAX_BYTES, adopt=adopt)
+            rows = self._store.claim(
+                limit,
+                lease,
+                self._relay_id,
+                max_bytes=MAX_BYTES,
+                adopt=adopt,
+                orphans=start >= self._orphans_from,
+            )
         except StoreError:
+            self.leave_orphans()
             raise
         except Exception:
             self._limit = max(1, limit // 2)  # perhaps the batch did not fit into memory
             raise
-        self._limit = min(self._limit * 2, self._config.batch_size)
+        self._limit = min(self._limit * 2, self.config.batch_size)
         return Batch(rows, start, lease, full=len(rows) == limit) if rows else None
 
 

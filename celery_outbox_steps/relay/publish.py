@@ -15,7 +15,6 @@ from celery_outbox_steps.classify import is_permanent
 from celery_outbox_steps.envelope import open_envelope
 from celery_outbox_steps.errors import Interrupted, Outage, StoreError, describe
 from celery_outbox_steps.messages import Dead, Deferred, Message, Outcome, Published, Retry
-from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders
 from celery_outbox_steps.relay.policy import Backoff
 
 if TYPE_CHECKING:
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import ClaimedMessage
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.relay.batch import Batch
-    from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import RelayStore
+    from celery_outbox_steps.relay.prefetch import Claims
 
 OUTAGE_DELAY = 1.0
 """Seconds until a row is due again after an outage. The breaker is what slows the relay down."""
@@ -33,8 +31,6 @@ STALL_TIMEOUTS = 3
 """A queue that did not answer gets no message for this many send timeouts; then one is tried."""
 MAX_UNEXPLAINED = 3
 """Interrupted messages in a row that count as an outage if nothing shows the broker to be alive."""
-MAX_WAITS = 8
-"""Answers that a tick may have to wait for, one after the other, before it can settle."""
 
 
 class PublishStep:
@@ -43,24 +39,19 @@ class PublishStep:
     def __init__(
         self,
         app: Any,
-        store: RelayStore,
         publisher: Publisher,
-        config: RelayConfig,
-        relay_id: str,
-        *,
+        claims: Claims,
         should_stop_sending: Callable[[], bool],
-        clock: Callable[[], float],
-        recorders: Recorders = NO_RECORDERS,
     ) -> None:
         self._app = app
-        self._store = store
         self._publisher = publisher
-        self._config = config
-        self._relay_id = relay_id
+        self._claims = claims
         self._should_stop_sending = should_stop_sending
-        self._clock = clock
-        self._recorders = recorders
-        self._backoff = Backoff(config.backoff_time, config.max_backoff)
+        self._clock = claims.clock
+        self._recorders = claims.recorders
+        self._max_retries = claims.config.max_retries
+        self._timeout = claims.config.send_timeout
+        self._backoff = Backoff(claims.config.backoff_time, claims.config.max_backoff)
         self._now = app.now()
         self._jitter = 0.0  # drawn once per batch: equal failures then share a statement
         self._stalled: dict[tuple[str, str], float] = {}
@@ -83,13 +74,14 @@ class PublishStep:
 
     def _publish_together(self, batch: Batch) -> list[ClaimedMessage]:
         """Publish the rows without a history together. Returns those that must be sent alone."""
-        with_history = [row for row in batch.rows if row.has_history]
-        fresh = [row for row in batch.rows if not row.has_history] if with_history else batch.rows
+        rows = list(batch.unsent.values())
+        with_history = [row for row in rows if row.has_history]
+        fresh = [row for row in rows if not row.has_history] if with_history else rows
         opened: list[ClaimedMessage] = []
         held_back: list[ClaimedMessage] = []
         messages = self._open_all(batch, fresh, opened, held_back)
         try:
-            for position, error in self._publisher.publish(messages, self._answer_timeout(batch)):
+            for position, error in self._publisher.publish(messages, self._timeout):
                 batch.add(self._outcome_of(opened[position], error))
                 if self._publisher.lazy and self._should_stop_sending():
                     return []
@@ -108,7 +100,7 @@ class PublishStep:
         not know that, a row is the cause if a later one is published; if no later one is, only the
         first of the interrupted rows can be the cause, and the rest is an outage.
         """
-        end = min(self._clock() + self._config.send_timeout, batch.send_before)
+        end = self._clock() + self._timeout
         unexplained: list[tuple[ClaimedMessage, Interrupted]] = []
         for row in rows:
             out_of_time = self._should_stop_sending() or self._clock() >= end
@@ -120,7 +112,7 @@ class PublishStep:
                 if batch.counts[Published] > published:
                     self._send_again(batch, unexplained)
                     unexplained.clear()
-            elif self._publisher.reachable(self._answer_timeout(batch) / 2):
+            elif self._is_reachable(batch):
                 self._send_again(batch, [(row, interruption)])
             else:
                 unexplained.append((row, interruption))
@@ -137,17 +129,18 @@ class PublishStep:
         for row, first in interrupted:
             timed_out = isinstance(first.__cause__, TimeoutError)  # a second wait would not help
             error = first if timed_out else self._publish_one(batch, row)
-            if error is not None:
+            if error is not None and row.id in batch.unsent:
                 batch.add(self._outcome_of(row, error.__cause__ or error))
 
     def _publish_one(self, batch: Batch, row: ClaimedMessage) -> Interrupted | None:
         """Publish one row. Returns the interruption, if any; the row may be its cause."""
-        message = self._open_alone(batch, row) if self._clock() < batch.send_before else None
+        self._claims.hold(batch)
+        message = self._open_alone(batch, row) if row.id in batch.unsent else None
         if message is None:
             return None
         route = message.exchange, message.routing_key
         try:
-            for _, error in self._publisher.publish([message], self._answer_timeout(batch)):
+            for _, error in self._publisher.publish([message], self._timeout):
                 batch.add(self._outcome_of(row, error))
             self._stalled.pop(route, None)
         except Outage as exc:
@@ -163,14 +156,12 @@ class PublishStep:
                 batch.add(self._outcome_of(row, exc))
         return None
 
-    def _answer_timeout(self, batch: Batch) -> float:
-        """Seconds to wait for one answer: `send_timeout`, or less if all the waits that may follow
-        would not fit into the lease.
-        """
-        return min(self._config.send_timeout, (batch.send_before - self._clock()) / MAX_WAITS)
+    def _is_reachable(self, batch: Batch) -> bool:
+        self._claims.hold(batch)
+        return self._publisher.reachable(self._timeout / 2)
 
     def _mark_stalled(self, route: tuple[str, str]) -> None:
-        now, pause = self._clock(), STALL_TIMEOUTS * self._config.send_timeout
+        now, pause = self._clock(), STALL_TIMEOUTS * self._timeout
         # Forget queues that were not used again, so that this dictionary can't grow forever.
         self._stalled = {each: end for each, end in self._stalled.items() if end > now - 10 * pause}
         self._stalled[route] = now + pause
@@ -183,19 +174,19 @@ class PublishStep:
         """
         if not row.may_kill:
             return self._open(batch, row)
-        if row.retries >= max(1, self._config.max_retries):
+        if row.retries >= max(1, self._max_retries):
             reason = f"its relay ended without a result; {row.retries} attempts in all"
             batch.add(Dead(row, reason, row.retries))
             return None
-        batch.write_outcomes(self._store, self._relay_id, self._recorders)
         try:
-            whole = self._store.begin_attempt(row, self._relay_id)
+            whole = self._claims.begin_attempt(batch, row)
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001  such as a MemoryError: the row is too large
             batch.add(self._outcome_of(row, exc))
             return None
-        return self._open(batch, whole) if whole is not None else None
+        self._claims.hold(batch)  # the statements may have waited for locks
+        return self._open(batch, whole) if whole is not None and row.id in batch.unsent else None
 
     def _open_all(
         self,
@@ -205,9 +196,12 @@ class PublishStep:
         held_back: list[ClaimedMessage],
     ) -> Iterator[Message]:
         """The messages, each built when the publisher asks for it: all at once would take too much
-        memory. Rows for a queue that stalled before are held back.
+        memory. Rows for a queue that stalled before are held back. If the process was frozen until
+        the lease ended, other relays may have the rest: it is not sent.
         """
         for row in rows:
+            if self._clock() >= batch.lease_ends:
+                return
             message = self._open(batch, row)
             if message is None:
                 continue
@@ -239,6 +233,6 @@ class PublishStep:
         if error is None:
             return Published(row)
         attempts, reason = row.retries + 1, describe(error)
-        if is_permanent(error) or attempts >= self._config.max_retries:
+        if is_permanent(error) or attempts >= self._max_retries:
             return Dead(row, reason, attempts)
         return Retry(row, reason, self._backoff.delay(row.retries, self._jitter))

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
 from celery_outbox_steps.relay.policy import Breaker, boot_clock
@@ -21,7 +22,7 @@ from celery_outbox_steps.relay.prefetch import Claims
 from celery_outbox_steps.relay.publish import PublishStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.relay.batch import Batch
@@ -63,23 +64,13 @@ class Relay:
         self.breaker = Breaker(config.broker_outage_cooldown)
         self._store = store
         self._publisher = publisher
-        self._config = config
-        self._relay_id = relay_id
+        self._batch_size = config.batch_size
         self._should_stop_sending = should_stop_sending
         self._clock = clock
         self._claims = Claims(
             store, config, relay_id, clock=clock, thread=prefetch, recorders=recorders
         )
-        self._publish_step = PublishStep(
-            app,
-            store,
-            publisher,
-            config,
-            relay_id,
-            should_stop_sending=should_stop_sending,
-            clock=clock,
-            recorders=recorders,
-        )
+        self._publish_step = PublishStep(app, publisher, self._claims, should_stop_sending)
         self._batch: Batch | None = None
 
     @property
@@ -90,15 +81,21 @@ class Relay:
     @untraced
     def run_once(self) -> BatchResult:
         """Settle the batch in hand; if there is none, claim, publish and settle the next."""
-        if self._batch is None:
-            self._publish_next()
-        return self._settle_batch()
+        with self._noticing_outages():
+            if self._batch is None:
+                self._publish_next()
+            return self._settle_batch()
 
     @untraced
     def settle_in_hand(self) -> BatchResult:
         """Settle the batch in hand, release what was not sent. May be repeated after an error."""
         self._release_ahead()
-        return self._settle_batch()
+        with self._noticing_outages():
+            return self._settle_batch()
+
+    def leave_orphans(self) -> None:
+        """The database was away, and other relays may have to settle what they published."""
+        self._claims.leave_orphans()
 
     def close(self) -> None:
         """End the helper thread, forget the broker's channels, close the database session."""
@@ -107,21 +104,21 @@ class Relay:
         self._store.close()
 
     def _publish_next(self) -> None:
-        allowed = self.breaker.allowance(self._config.batch_size, self._clock())
+        allowed = self.breaker.allowance(self._batch_size, self._clock())
         # In hand from now on: if anything below raises, the next tick releases the rows.
         batch = self._batch = self._claims.next_batch(allowed)
         if batch is None:
             return
-        batch.duration = self._clock() - batch.claimed_at  # if nothing is sent
-        # No time to send before the lease ends: the claim waited for a lock, or the process froze.
-        latest = self._clock() + self._config.send_timeout
-        if latest >= batch.send_before or self._should_stop_sending():
-            return
+        if not self._should_stop_sending():
+            self._publish(batch)
+        batch.duration = self._clock() - batch.claimed_at
+
+    def _publish(self, batch: Batch) -> None:
+        self._claims.hold(batch)  # it may have waited for its turn, or the process was frozen
         is_probe = self.breaker.is_open
         claiming_ahead = nullcontext() if is_probe else self._claims.claiming_ahead_of(batch)
         with claiming_ahead, self.recorders.publishing(batch.rows):
             self._publish_step.publish_batch(batch)
-        batch.duration = self._clock() - batch.claimed_at
         if batch.broker_answered:
             self.breaker.success()
         elif batch.outage:
@@ -137,16 +134,20 @@ class Relay:
             return BatchResult()
         if batch.unsent:
             batch.defer_suspects()
+        self._claims.settle(batch)
+        self._batch = None
+        return batch.result()
+
+    @contextmanager
+    def _noticing_outages(self) -> Iterator[None]:
         try:
-            batch.write_outcomes(self._store, self._relay_id, self.recorders)
-            if batch.unsent:
-                self._store.release(list(batch.unsent), self._relay_id)
-        except Exception:
+            yield
+        except Exception as exc:
+            if isinstance(exc, StoreError):
+                self._claims.leave_orphans()
             # If the database crashed, it may have lost the claim of the next batch as well.
             self._release_ahead()
             raise
-        self._batch = None
-        return batch.result()
 
     def _release_ahead(self) -> None:
         """Have the next settle release the batch that was claimed ahead, too."""

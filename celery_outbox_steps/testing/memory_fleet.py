@@ -6,10 +6,12 @@ and edit `members`, as operators edit a table by hand.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps import places
+from celery_outbox_steps import fleet, places
 from celery_outbox_steps.fleet import (
     MEMBERSHIP,
     REMEMBERED,
@@ -20,7 +22,7 @@ from celery_outbox_steps.fleet import (
     Pause,
     SeenMember,
 )
-from celery_outbox_steps.places import LONGEST_MEMBERSHIP, LONGEST_STANDBY, Entry, Holder, Look
+from celery_outbox_steps.places import GAP, LONGEST_MEMBERSHIP, LONGEST_STANDBY, Entry, Holder, Look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,11 +61,12 @@ class MemoryFleet:
     def check_in(self, member: Member, relays: int | None, *, wants_slot: bool) -> Place:
         return places.check_in(self, member, relays, wants_slot=wants_slot)
 
-    def check_out(self, relay_id: str) -> None:
+    def check_out(self, relay_id: str) -> list[str]:
         row = self.members.get(relay_id)
         if row is not None:
             row.state, row.slot, row.turn_at = STOPPED, None, None
             row.seen_at = row.expires_at = self._clock()
+        return [each.member.worker for each in self._standing_by()][: fleet.TOLD]
 
     def read(self) -> Fleet:
         """Every member, by slot and name, and the pause."""
@@ -94,7 +97,6 @@ class MemoryFleet:
         now = self._clock()
         rows = self.members
         others = [row for name, row in rows.items() if name != relay_id and row.is_alive(now)]
-        turns = [row.turn_at - now for row in others if row.turn_at is not None]
         seen = [abs(now - row.seen_at) for row in rows.values() if row.state != STOPPED]
         return Look(
             is_known=relay_id in rows,
@@ -104,11 +106,19 @@ class MemoryFleet:
                 if row.slot is not None
             },
             silence=min(seen, default=None),
-            queue=len(turns),
-            last_turn=max(turns, default=None),
             standbys=sum(row.state == STANDING_BY for row in others),
             forgettable=sum(row.is_forgettable(now) for row in rows.values()),
             pause=self._pause(),
+        )
+
+    def first_gap(self, relay_id: str) -> float:
+        now = self._clock()
+        others = [row for name, row in self.members.items() if name != relay_id]
+        turns = [row.turn_at - now for row in others if row.turn_at and row.is_alive(now)]
+        ordered = [0.0, *sorted(turn for turn in turns if turn > 0)]
+        following = (*ordered[1:], math.inf)
+        return next(
+            turn for turn, after in zip(ordered, following, strict=True) if after > turn + GAP
         )
 
     def end_silence(self, silence: float) -> None:
@@ -140,6 +150,13 @@ class MemoryFleet:
         now = self._clock()
         for name in [name for name, row in self.members.items() if row.is_forgettable(now)]:
             del self.members[name]
+
+    def _standing_by(self) -> list[MemoryMember]:
+        """The last seen first."""
+        now = self._clock()
+        rows = [row for row in self.members.values() if row.state == STANDING_BY]
+        alive = [row for row in rows if row.is_alive(now)]
+        return sorted(alive, key=attrgetter("seen_at"), reverse=True)
 
     def _is_taken(self, slot: int | None, by_other_than: MemoryMember) -> bool:
         rows = self.members.values()

@@ -136,10 +136,11 @@ class MemoryStore:
         *,
         max_bytes: int | None = None,
         adopt: bool = False,
+        orphans: bool = True,
     ) -> list[ClaimedMessage]:
         with self._lock:
             now, budget = self._clock(), sys.maxsize if max_bytes is None else max_bytes
-            due = self._due(now, relay_id if adopt else None)[:limit]
+            due = self._due(now, relay_id, adopt=adopt, orphans=orphans)[:limit]
             fitting = due[: how_many_fit(map(size_of, due), budget)]
             messages = [_claimed(row, now, relay_id, budget) for row in fitting]
             for row in fitting:
@@ -174,9 +175,16 @@ class MemoryStore:
         with self._lock:
             return self._fleet.check_in(member, relays, wants_slot=wants_slot)
 
-    def check_out(self, relay_id: str) -> None:
+    def check_out(self, relay_id: str) -> list[str]:
         with self._lock:
-            self._fleet.check_out(relay_id)
+            return self._fleet.check_out(relay_id)
+
+    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
+        with self._lock:
+            held = self._held(ids, relay_id)
+            for row in held:
+                row.claimed_until = self._clock() + lease
+            return [row.id for row in held]
 
     def wait(self, timeout: float) -> bool:
         woken = self._wake_event.wait(timeout)
@@ -328,8 +336,12 @@ class MemoryStore:
         found = (self.rows.get(row_id) for row_id in ids)
         return [row for row in found if row is not None and row.claimed_by == relay_id]
 
-    def _due(self, now: float, adopting: str | None) -> list[MemoryRow]:
-        due = [row for row in self.rows.values() if _is_due(row, now, adopting)]
+    def _due(self, now: float, relay_id: str, *, adopt: bool, orphans: bool) -> list[MemoryRow]:
+        due = [
+            row
+            for row in self.rows.values()
+            if _is_due(row, now) and _is_free(row, now, relay_id, adopt=adopt, orphans=orphans)
+        ]
         return sorted(due, key=attrgetter("due_at", "id"))
 
     def _pending(self) -> list[MemoryRow]:
@@ -358,13 +370,17 @@ class MemoryStore:
         return max((self._clock() - row.created_at for row in rows), default=0.0)
 
 
-def _is_due(row: MemoryRow, now: float, adopting: str | None) -> bool:
-    return (
-        row.due_at is not None
-        and row.due_at <= now
-        and (not _is_leased(row, now) or row.claimed_by == adopting)
-        and row.schema_version in SUPPORTED_VERSIONS
-    )
+def _is_due(row: MemoryRow, now: float) -> bool:
+    known = row.schema_version in SUPPORTED_VERSIONS
+    return row.due_at is not None and row.due_at <= now and known
+
+
+def _is_free(row: MemoryRow, now: float, relay_id: str, *, adopt: bool, orphans: bool) -> bool:
+    if row.claimed_until is None:
+        return True
+    if row.claimed_by == relay_id:
+        return adopt or not _is_leased(row, now)
+    return orphans and not _is_leased(row, now)
 
 
 def _is_leased(row: MemoryRow, now: float) -> bool:

@@ -34,7 +34,7 @@ def outbox_pause(state: Any, reason: str = "", *, whole: bool = False, **_: Any)
     if relays is None:
         return {"ok": NO_RELAY}
     if whole:
-        relays.check_in_now()
+        relays.check_in_now(if_at_work=True)  # those that stand by need not know
         return {"ok": "outbox paused"}
     relays.pause(reason)
     return {"ok": "outbox relay paused"}
@@ -48,5 +48,13 @@ def outbox_resume(state: Any, *, whole: bool = False, **_: Any) -> dict[str, str
         return {"ok": NO_RELAY}
     relays.resume()  # also a relay that was paused alone
     if whole:
-        relays.check_in_now()
+        relays.check_in_now(if_at_work=True)
     return {"ok": "outbox resumed" if whole else "outbox relay resumed"}
+
+
+@control_command(visible=False)  # type: ignore[untyped-decorator]
+def outbox_check_in(state: Any, **_: Any) -> None:
+    """A relay that stops tells a few that stand by: its slot is free."""
+    relays = _relays(state)
+    if relays is not None:
+        relays.check_in_now()

@@ -38,9 +38,10 @@ class RelayGroup:
         for service in self.services:
             service.resume()
 
-    def check_in_now(self) -> None:
+    def check_in_now(self, *, if_at_work: bool = False) -> None:
         for service in self.services:
-            service.check_in_now()
+            if service.at_work or not if_at_work:
+                service.check_in_now()
 
     def stop(self, timeout: float | None = None) -> None:
         for service in self.services:

@@ -74,6 +74,7 @@ class RelayService:
             prefetch=PrefetchThread(),
             recorders=recorders,
         )
+        self._app = app
         self._worker = worker
         self._announce = announce
         self._membership = Membership(store, config.relays)
@@ -118,10 +119,9 @@ class RelayService:
         self._wake()
 
     def check_in_now(self) -> None:
-        """See at once that the outbox was paused or resumed. Those who stand by need not."""
-        if self._membership.at_work:
-            self._membership.check_in_now()
-            self._wake()
+        """Look at once: the outbox was paused or resumed, or a slot is free."""
+        self._membership.check_in_now()
+        self._wake()
 
     def ask_to_stop(self, timeout: float | None = None) -> None:
         """Ask the thread to end, by default with a warm stop: one last tick publishes what the last
@@ -166,7 +166,7 @@ class RelayService:
         if not self._thread.is_alive():
             return "not started" if self._thread.ident is None else "crashed"
         state = self._state_at_work()
-        return fleet.STANDING_BY if state == fleet.RELAYING and not self._at_work else state
+        return fleet.STANDING_BY if state == fleet.RELAYING and not self.at_work else state
 
     def _state_at_work(self) -> str:
         """What the relay does, or would do, with a slot."""
@@ -194,10 +194,10 @@ class RelayService:
         self._report(self.journal.stopped, counters=dict(self.journal.counters))
 
     def _loop_once(self) -> None:
-        if not self._at_work and not self._relay.in_hand:
+        if not self.at_work and not self._relay.in_hand:
             self._stand_by()
         self._check_in_if_due()
-        if self._at_work:
+        if self.at_work:
             self._work()
         else:
             self._run_unit(self._relay.settle_in_hand)
@@ -218,7 +218,7 @@ class RelayService:
 
     def _shut_down(self) -> None:
         """One last tick if there is time for it; then settle, release and close."""
-        if self._membership.is_known and not self._at_work and not self._should_stop_sending():
+        if self._membership.is_known and not self.at_work and not self._should_stop_sending():
             # If those who worked have stopped, what the last tasks enqueued is published here.
             self._run_with_backoff(self._check_in)
         if self._may_relay() and not self._should_stop_sending():
@@ -232,7 +232,8 @@ class RelayService:
     # -- the place in the fleet --------------------------------------------------------------------
 
     @property
-    def _at_work(self) -> bool:
+    def at_work(self) -> bool:
+        """Whether it holds a slot, or needs none. False: it stands by."""
         return self._membership.at_work
 
     def _stand_by(self) -> None:
@@ -269,7 +270,12 @@ class RelayService:
     @untraced
     def _check_out(self) -> None:
         with forks.barrier:
-            self.store.check_out(self.relay_id)
+            standbys = self.store.check_out(self.relay_id)
+        if self.at_work and standbys and self._broker_is_up.is_set():
+            # They would find the free slot anyway, but after a scale-down it may be a while until
+            # the turn of one that is left.
+            with suppress(Exception):
+                self._app.control.broadcast("outbox_check_in", destination=standbys)
 
     def _introduction(self) -> fleet.Member:
         return fleet.Member(
@@ -314,7 +320,7 @@ class RelayService:
 
     def _may_relay(self) -> bool:
         paused = self._pause_reason is not None or self._membership.pause is not None
-        return self._at_work and self._broker_is_up.is_set() and not paused
+        return self.at_work and self._broker_is_up.is_set() and not paused
 
     def _should_stop_sending(self) -> bool:
         return monotonic() >= self._send_deadline

@@ -105,6 +105,7 @@ class DjangoStore:
         *,
         max_bytes: int | None = None,
         adopt: bool = False,
+        orphans: bool = True,
     ) -> list[ClaimedMessage]:
         """Claim from the watermark on; with a full scan if that finds nothing, or in a new session.
 
@@ -112,7 +113,7 @@ class DjangoStore:
         of the server that lost its leases.
         """
         most = sys.maxsize if max_bytes is None else max_bytes
-        request = ClaimRequest(limit, lease, relay_id, most, adopt)
+        request = ClaimRequest(limit, lease, relay_id, most, adopt, orphans)
         start = self._watermark.start(monotonic()) if self._session.is_open else None
         leased = self._lease_from(start, request)
         if not leased and start is not None and self._watermark.allows_full_scan(monotonic()):
@@ -135,8 +136,11 @@ class DjangoStore:
     def check_in(self, member: Member, *, relays: int | None, wants_slot: bool) -> Place:
         return self._fleet.check_in(member, relays, wants_slot=wants_slot)
 
-    def check_out(self, relay_id: str) -> None:
-        self._fleet.check_out(relay_id)
+    def check_out(self, relay_id: str) -> list[str]:
+        return self._fleet.check_out(relay_id)
+
+    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
+        return self._writes.renew_leases(ids, lease, relay_id)
 
     def wait(self, timeout: float) -> bool:
         if not self.listening:

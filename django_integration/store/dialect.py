@@ -34,6 +34,7 @@ class ClaimRequest(NamedTuple):
     relay_id: str
     max_bytes: int = sys.maxsize
     adopt: bool = False
+    orphans: bool = True
 
 
 class LeasedRow(NamedTuple):
@@ -129,21 +130,29 @@ class Dialect:
             text = text.replace(sign, f"!{sign}")
         return text.replace("*", "%").replace("?", "_")
 
-    def claimable(self, *, adopt: bool, from_watermark: bool) -> str:
+    def claimable(self, *, adopt: bool, orphans: bool, from_watermark: bool) -> str:
         """The rows that a claim may take; `claimable_params()` are its parameters."""
-        free = self.is_state(UNLEASED)
         conditions = [
             *([self.from_watermark] if from_watermark else []),
             self.is_state(DUE_TIME_REACHED),
-            f"({free} OR claimed_by = %s)" if adopt else free,
+            self._free(adopt=adopt, orphans=orphans),
             f"schema_version IN ({', '.join(['%s'] * len(SUPPORTED_VERSIONS))})",
         ]
         return " AND ".join(conditions)
 
     @staticmethod
     def claimable_params(request: ClaimRequest, start: Start | None) -> list[Any]:
-        adopting = [request.relay_id] if request.adopt else []
-        return [*(start or ()), *adopting, *SUPPORTED_VERSIONS]
+        own = [request.relay_id] if request.adopt or not request.orphans else []
+        return [*(start or ()), *own, *SUPPORTED_VERSIONS]
+
+    def _free(self, *, adopt: bool, orphans: bool) -> str:
+        """The rows whose lease does not keep them from a claim. One parameter, unless orphans, but
+        not the relay's own leased rows, are free: its id."""
+        unleased, own = self.is_state(UNLEASED), "claimed_by = %s"
+        if orphans:
+            return f"({unleased} OR {own})" if adopt else unleased
+        unclaimed = "claimed_until IS NULL"
+        return f"({unclaimed} OR {own})" if adopt else f"{unleased} AND ({unclaimed} OR {own})"
 
     def claimed_columns(self, fits: str, orphaned: str, oversized: str) -> str:
         """The columns of `ClaimedMessage` in its order; the contents only where `fits` is true."""

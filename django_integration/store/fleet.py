@@ -13,7 +13,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps import places
+from celery_outbox_steps import fleet, places
 from celery_outbox_steps.fleet import (
     MEMBERSHIP,
     REMEMBERED,
@@ -24,7 +24,7 @@ from celery_outbox_steps.fleet import (
     Pause,
     SeenMember,
 )
-from celery_outbox_steps.places import LONGEST_MEMBERSHIP, LONGEST_STANDBY, Entry, Holder, Look
+from celery_outbox_steps.places import GAP, LONGEST_MEMBERSHIP, LONGEST_STANDBY, Entry, Holder, Look
 from django_integration.schema import PAUSE, RELAY
 
 if TYPE_CHECKING:
@@ -50,13 +50,18 @@ class FleetTables:
     def check_in(self, member: Member, relays: int | None, *, wants_slot: bool) -> Place:
         return places.check_in(self, member, relays, wants_slot=wants_slot)
 
-    def check_out(self, relay_id: str) -> None:
+    def check_out(self, relay_id: str) -> list[str]:
         now = self._dialect.now
         self._session.run(
             f"UPDATE {RELAY} SET state = '{STOPPED}', slot = NULL, turn_at = NULL,"
             f" seen_at = {now}, expires_at = {now} WHERE relay_id = %s",
             [relay_id],
         )
+        rows = self._session.rows(
+            f"SELECT worker FROM {RELAY} WHERE {self._alive()} AND state = '{STANDING_BY}'"
+            f" ORDER BY seen_at DESC LIMIT {fleet.TOLD}"
+        )
+        return [worker for (worker,) in rows]
 
     def read(self) -> Fleet:
         """Every member, by slot and name, and the pause."""
@@ -89,24 +94,33 @@ class FleetTables:
     def look(self, relay_id: str) -> Look:
         """One row for each slot that is in use, one for the member, and the same sums in all."""
         rows = self._session.rows(
-            f"SELECT relay_id, slot, {self._flag(self._alive())}, silence, queue, last_turn,"
-            f" standbys, forgettable, {self._pause_columns} FROM ({self._sums()}) AS fleet"
+            f"SELECT relay_id, slot, {self._flag(self._alive())}, silence, standbys,"
+            f" forgettable, {self._pause_columns} FROM ({self._sums()}) AS fleet"
             f" LEFT JOIN {PAUSE} ON name = ''"
             f" LEFT JOIN {RELAY} ON slot IS NOT NULL OR relay_id = %s",
-            [*[relay_id] * 3, relay_id],
+            [relay_id, relay_id],
         )
-        silence, queue, last_turn, standbys, forgettable, *paused = rows[0][3:]
+        silence, standbys, forgettable, *paused = rows[0][3:]
         return Look(
             is_known=any(row[0] == relay_id for row in rows),
             holders={slot: Holder(name, bool(alive)) for name, slot, alive, *_ in rows
                      if slot is not None},
             silence=silence,
-            queue=int(queue or 0),
-            last_turn=last_turn,
             standbys=int(standbys or 0),
             forgettable=int(forgettable or 0),
             pause=_pause(*paused),
         )  # fmt: skip
+
+    def first_gap(self, relay_id: str) -> float:
+        turn = self._until("turn_at")
+        found = self._session.rows(
+            "SELECT min(turn) FROM (SELECT turn, lead(turn) OVER (ORDER BY turn) AS following FROM"
+            f" (SELECT 0e0 AS turn UNION ALL SELECT {turn} FROM {RELAY}"
+            f" WHERE {turn} > 0 AND {self._alive()} AND relay_id <> %s) AS turns) AS ordered"
+            f" WHERE following IS NULL OR following > turn + {GAP}",
+            [relay_id],
+        )
+        return float(found[0][0])
 
     def end_silence(self, silence: float) -> None:
         from_now = self._dialect.from_now
@@ -169,16 +183,12 @@ class FleetTables:
         return dict(zip(TOLD, values, strict=True))
 
     def _sums(self) -> str:
-        """What a look counts. Three parameters, each the id of the member that looks."""
-        alive, turn = self._alive(), self._until("turn_at")
-        waits = f"{alive} AND turn_at IS NOT NULL AND relay_id <> %s"
-        stands_by = f"{alive} AND state = '{STANDING_BY}' AND relay_id <> %s"
+        """What a look counts. One parameter, the id of the member that looks."""
+        stands_by = f"{self._alive()} AND state = '{STANDING_BY}' AND relay_id <> %s"
         return (
             # abs(): a time in the future, after a change of the clock or by hand, is far away too.
             f"SELECT min(CASE WHEN state <> '{STOPPED}' THEN abs({self._until('seen_at')}) END)"
-            f" AS silence, sum({self._flag(waits)}) AS queue,"
-            f" max(CASE WHEN {waits} THEN {turn} END) AS last_turn,"
-            f" sum({self._flag(stands_by)}) AS standbys,"
+            f" AS silence, sum({self._flag(stands_by)}) AS standbys,"
             f" sum({self._flag(self._forgettable())}) AS forgettable FROM {RELAY}"
         )
 

@@ -82,8 +82,8 @@ class PostgreSQL(Dialect):
         return [LeasedRow(row[0], ClaimedMessage._make(row[1:])) for row in rows]
 
     def claim_statement(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
-        limit, lease, relay_id, most, adopt = request
-        sql = _claim_sql(self, adopt=adopt, from_watermark=start is not None)
+        limit, lease, relay_id, most, adopt, orphans = request
+        sql = _claim_sql(self, adopt=adopt, orphans=orphans, from_watermark=start is not None)
         params = self.claimable_params(request, start)
         return sql, [relay_id, *params, limit, most, most, relay_id, lease]
 
@@ -113,14 +113,14 @@ class PostgreSQL(Dialect):
         return f"DELETE FROM {table} WHERE id = ANY(%s)", [list(ids)]
 
 
-@lru_cache(maxsize=8)
-def _claim_sql(dialect: PostgreSQL, *, adopt: bool, from_watermark: bool) -> str:
+@lru_cache(maxsize=16)
+def _claim_sql(dialect: PostgreSQL, *, adopt: bool, orphans: bool, from_watermark: bool) -> str:
     # MATERIALIZED keeps the planner from running the SELECT twice, past the limit. A window without
     # ORDER BY adds up the rows as they come, which is the index's order, and needs no sort.
     #
     # A lease need not survive a crash of the server: without it the rows are claimed once more. So
     # the COMMIT of a claim does not wait for the disk. What a settle writes is always durable.
-    claimable = dialect.claimable(adopt=adopt, from_watermark=from_watermark)
+    claimable = dialect.claimable(adopt=adopt, orphans=orphans, from_watermark=from_watermark)
     columns = dialect.claimed_columns("NOT oversized", "orphaned", "oversized")
     return f"""
         WITH due AS MATERIALIZED (

@@ -43,7 +43,12 @@ class SelectThenUpdate(Dialect):
         return [_leased_row(*row, contents=contents) for row in rows]
 
     def claim_statement(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
-        sql = _select_sql(self, adopt=request.adopt, from_watermark=start is not None)
+        sql = _select_sql(
+            self,
+            adopt=request.adopt,
+            orphans=request.orphans,
+            from_watermark=start is not None,
+        )
         small = [_fits_always(request)] * len(CONTENTS)
         params = self.claimable_params(request, start)
         return sql, [*small, request.relay_id, request.max_bytes, *params, request.limit]
@@ -68,10 +73,12 @@ class SelectThenUpdate(Dialect):
         return {row[0]: row[1:] for row in rows}
 
 
-@lru_cache(maxsize=8)
-def _select_sql(dialect: SelectThenUpdate, *, adopt: bool, from_watermark: bool) -> str:
+@lru_cache(maxsize=16)
+def _select_sql(
+    dialect: SelectThenUpdate, *, adopt: bool, orphans: bool, from_watermark: bool
+) -> str:
     """Position, size, and the columns of `ClaimedMessage`."""
-    claimable = dialect.claimable(adopt=adopt, from_watermark=from_watermark)
+    claimable = dialect.claimable(adopt=adopt, orphans=orphans, from_watermark=from_watermark)
     fits, oversized = (f"({dialect.content_size}) {sign} %s" for sign in ("<=", ">"))
     columns = dialect.claimed_columns(fits, "COALESCE(claimed_by <> %s, 0)", oversized)
     return (

@@ -70,6 +70,19 @@ class Writes:
     def clear_leases(self, ids: Sequence[int], relay_id: str) -> int:
         return self._update(CLEAR_LEASE, [], ids, relay_id)
 
+    def renew_leases(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
+        """Which rows were renewed is read only if not all of them were: that is rare, and MySQL's
+        UPDATE can't tell. A lease that was just renewed is not lost in between."""
+        renewed = self._update(f"claimed_until = {self._dialect.from_now}", [lease], ids, relay_id)
+        if renewed == len(ids):
+            return list(ids)
+        selected, params = self._dialect.id_in(ids)
+        held = self._session.rows(
+            f"SELECT id FROM {OUTBOX}{self._dialect.primary_key_hint} WHERE {selected} AND {HELD}",
+            [*params, relay_id],
+        )
+        return [row_id for (row_id,) in held]
+
     def _update(
         self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str, fence: str = HELD
     ) -> int:

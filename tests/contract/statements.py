@@ -112,6 +112,9 @@ class Recording:
         store = self._store()
         with self._record(store, "claim and adopt", "A claim that may take its own leased rows."):
             store.claim(1, 60, "relay", max_bytes=MAX_BYTES, adopt=True)
+        without_orphans = "A claim that takes over no expired lease, after the database was away."
+        with self._record(store, "claim without orphans", without_orphans):
+            store.claim(1, 60, "relay", max_bytes=MAX_BYTES, orphans=False)
         self._claim_large_rows(self._store())
 
     def _claim_large_rows(self, store: Any) -> None:
@@ -145,6 +148,10 @@ class Recording:
             with self._record(chosen, name, purpose):
                 chosen.settle([outcome(row) for row in rows], "relay")
         ids = [row.id for row in self._claimed(store, 2)]
+        with self._record(
+            store, "renew", "A batch takes long; which rows it lost, if it lost any."
+        ):
+            store.renew([*ids, 0], 60, "relay")
         with self._record(store, "release", "Give claimed rows back, due at once."):
             store.release(ids, "relay")
 

@@ -75,6 +75,7 @@ def test_a_store_at_work_never_reads_the_whole_table(database):
     store = database.store()
     claimed = store.claim(LIMIT, 300, "me")
     store.begin_attempt(claimed[0], "me")
+    store.renew([message.id for message in claimed], 300, "me")
     store.release([message.id for message in claimed], "me")
     store.close()
     after = wait_for(lambda: (row := database.execute(counters)[0])[1] > before[1] and row)
@@ -84,7 +85,10 @@ def test_a_store_at_work_never_reads_the_whole_table(database):
 @pytest.mark.parametrize("analysed", [False, True])
 @pytest.mark.parametrize("watermark", [False, True])
 @pytest.mark.parametrize("adopt", [False, True])
-def test_a_claim_reads_one_index_range_and_sorts_nothing(database, analysed, watermark, adopt):
+@pytest.mark.parametrize("orphans", [True, False])
+def test_a_claim_reads_one_index_range_and_sorts_nothing(
+    database, analysed, watermark, adopt, orphans
+):
     check = {"postgresql": _postgresql, "mysql": _mysql, "sqlite": _sqlite}[database.vendor]
     if analysed:
         database.execute(
@@ -94,7 +98,7 @@ def test_a_claim_reads_one_index_range_and_sorts_nothing(database, analysed, wat
                 "mysql": "ANALYZE TABLE celery_outbox",
             }[database.vendor]
         )
-    request = ClaimRequest(LIMIT, 300, "me", 16 * 1024 * 1024, adopt)
+    request = ClaimRequest(LIMIT, 300, "me", 16 * 1024 * 1024, adopt, orphans)
     check(database, request, start(database) if watermark else None)
 
 

@@ -35,9 +35,10 @@ class Row:
     until: float = 0.0
     published: bool = False
 
-    def claimable(self, now: float, adopting: str | None) -> bool:
-        free = self.holder in (None, ORPHANED, adopting) or self.until < now
-        return not self.published and self.due <= now and free
+    def claimable(self, now: float, relay: str, adopt: bool, orphans: bool) -> bool:
+        expired = self.until < now
+        free = {None: True, ORPHANED: True, relay: adopt or expired}
+        return not self.published and self.due <= now and free.get(self.holder, orphans and expired)
 
     def settleable(self, relay: str, kind: str) -> bool:
         forgotten = kind == "P" and self.holder in (None, ORPHANED) and not self.published
@@ -79,13 +80,19 @@ class ConcurrentRelays(RuleBasedStateMachine):
         self.backend.pass_time(steps * STEP)
         self.now += steps * STEP
 
-    @rule(relay=RELAYS, limit=st.integers(1, 5), adopt=st.booleans(), budget=BUDGETS)
-    def crash_and_claim(self, relay, limit, adopt, budget):
+    @rule(
+        relay=RELAYS,
+        limit=st.integers(1, 5),
+        adopt=st.booleans(),
+        orphans=st.booleans(),
+        budget=BUDGETS,
+    )
+    def crash_and_claim(self, relay, limit, adopt, orphans, budget):
         """A new process under an old name: it has lost its batch and its watermark."""
         self.stores.pop(relay, None)
-        wanted = self._fitting(relay if adopt else None, limit, budget)
+        wanted = self._fitting(self._claimable(relay, adopt, orphans)[:limit], budget)
         store = self.store(relay)
-        messages = store.claim(limit, LEASE, relay, max_bytes=budget, adopt=adopt)
+        messages = store.claim(limit, LEASE, relay, max_bytes=budget, adopt=adopt, orphans=orphans)
         assert [message.id for message in messages] == wanted
         for message in messages:
             row = self.rows[message.id]
@@ -111,6 +118,16 @@ class ConcurrentRelays(RuleBasedStateMachine):
         assert fenced == len(pairs) - len(within)
         for message, kind in within:
             self._settled(message, kind)
+
+    @rule(relay=RELAYS)
+    def renew(self, relay):
+        ids = [message.id for message in self.claimed[relay]]
+        held = {
+            row_id for row_id in ids if row_id in self.rows and self.rows[row_id].holder == relay
+        }
+        assert set(self.store(relay).renew(ids, LEASE, relay)) == held
+        for row_id in held:
+            self.rows[row_id].until = self.now + LEASE
 
     @rule(relay=RELAYS)
     def release(self, relay):
@@ -143,20 +160,20 @@ class ConcurrentRelays(RuleBasedStateMachine):
     def teardown(self):
         self.backend.clear()
 
-    def _fitting(self, adopting, limit, budget):
+    def _fitting(self, claimable, budget):
         """What a claim takes, by the model: in due order, what fits together, at least one."""
         taken, total = [], 0
-        for row_id in self._claimable(adopting)[:limit]:
+        for row_id in claimable:
             total += self.rows[row_id].size
             if taken and budget is not None and total > budget:
                 break
             taken.append(row_id)
         return taken
 
-    def _claimable(self, adopting):
+    def _claimable(self, *claim):
         """By due time. Within a step of model time only the store knows what came first."""
         due = {row["id"]: row["due_at"] for row in self.backend.rows()}
-        claimable = [n for n, row in self.rows.items() if row.claimable(self.now, adopting)]
+        claimable = [n for n, row in self.rows.items() if row.claimable(self.now, *claim)]
         return sorted(claimable, key=lambda n: (self.rows[n].due, due[n], n))
 
     def _agrees(self, message, row, relay, budget):

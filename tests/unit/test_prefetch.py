@@ -9,13 +9,14 @@ import pytest
 from celery import Celery
 from kombu.utils.json import dumps
 
+from celery_outbox_steps.relay.policy import boot_clock
 from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 OPTIONS = dumps(
     {"headers": {}, "properties": {}, "priority": 0, "exchange": "", "routing_key": "q"}
@@ -54,11 +55,13 @@ def relay_of(
     *,
     rows: int,
     publisher: RecordingPublisher | None = None,
+    clock: Callable[[], float] = boot_clock,
 ) -> Relay:
     for _ in range(rows):
         store.add(options=OPTIONS)
     app, config = Celery("unit", set_as_current=False), RelayConfig(batch_size=2)
-    return Relay(app, store, publisher or RecordingPublisher(), config, "relay", prefetch=prefetch)
+    publisher = publisher or RecordingPublisher()
+    return Relay(app, store, publisher, config, "relay", prefetch=prefetch, clock=clock)
 
 
 def test_one_thread_claims_ahead_for_all_batches(prefetch: PrefetchThread) -> None:
@@ -100,6 +103,37 @@ def test_it_is_idle_after_a_tick(prefetch: PrefetchThread) -> None:
     assert relay.run_once().published == 2
     assert not claiming.is_set()
     assert relay.in_hand
+
+
+def test_a_lease_is_not_renewed_while_it_claims(prefetch: PrefetchThread) -> None:
+    """The Store is used by one thread at a time. Here a row is sent alone during a slow claim."""
+    now, claiming, renewing = [0.0], threading.Event(), threading.Event()
+    overlapped: list[bool] = []
+
+    class Slow(MemoryStore):
+        def claim(self, *args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread().name == NAME:
+                now[0] += 10
+                claiming.set()
+                overlapped.append(renewing.wait(0.05))
+            return super().claim(*args, **kwargs)
+
+        def renew(self, *args: Any) -> Any:
+            renewing.set()
+            return super().renew(*args)
+
+    class Publisher(RecordingPublisher):
+        def publish(self, messages: Any, timeout: float) -> Any:
+            assert claiming.wait(5)
+            yield from super().publish(messages, timeout)
+
+    store = Slow()
+    for _ in range(2):
+        store.add(options=OPTIONS, retries=1, updated_at=1.0)
+    relay = relay_of(store, prefetch, rows=2, publisher=Publisher(), clock=lambda: now[0])
+    assert relay.run_once().published == 2
+    assert renewing.is_set()
+    assert overlapped == [False]
 
 
 def test_a_process_that_can_not_have_more_threads_goes_on_without(

@@ -69,6 +69,10 @@ class BrittleStore(MemoryStore):
         self._maybe_fail("release")
         return super().release(*args)
 
+    def renew(self, *args: Any) -> list[int]:
+        self._maybe_fail("renew")
+        return super().renew(*args)
+
     def _maybe_fail(self, what: str) -> None:
         if what in self.broken:
             raise StoreError(f"no {what}: the database is away")
@@ -107,6 +111,10 @@ class Bench:
             app, self.store, publisher or self.publisher, self.config, relay_id,
             should_stop_sending=lambda: self.stopping, prefetch=prefetch, clock=self.here,
         )  # fmt: skip
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.here.now += seconds
 
     def break_(self, *what: str) -> None:
         self.store.broken = frozenset(what)
@@ -340,21 +348,6 @@ class TestOneMessageBreaksTheConnection:
         result = bench.tick()
         assert (result.released, result.deferred) == (0, 4)
         assert all(row.attempted for row in bench.store.claim(10, 60, "next"))
-
-    def test_nothing_is_sent_alone_after_the_lease(self) -> None:
-        class Frozen(RecordingPublisher):
-            lazy = False
-
-            def publish(self, messages: Any, timeout: float) -> Any:
-                bench.here.now += 1000
-                yield from super().publish(messages, timeout)
-
-        bench = Bench(Frozen())
-        bench.publisher.break_on_task("poison", self.BROKEN)
-        bench.add(3)
-        bench.add(task="poison")
-        assert bench.tick().deferred == 4
-        assert bench.publisher.batches == 1
 
     def test_a_transport_option_of_the_wrong_type_is_an_outage(self) -> None:
         app = Celery("unit", broker="redis://127.0.0.1:1", set_as_current=False)
@@ -708,6 +701,9 @@ class Meanwhile(RecordingPublisher):
         next(self._steps, lambda: None)()
         yield from super().publish(messages, timeout)
 
+    def meanwhile(self, *steps: Callable[[], None]) -> None:
+        self._steps = iter(steps)
+
 
 class TestClaimAhead:
     @pytest.fixture(autouse=True)
@@ -833,14 +829,14 @@ class TestClaimAhead:
         bench.store.claim = sometimes  # type: ignore[method-assign]
         assert [bench.tick().published for _ in range(3)] == [2, 2, 1]
 
-    def test_it_is_not_sent_when_its_lease_could_end_meanwhile(self) -> None:
-        bench = self.bench(stale_timeout=300, send_timeout=10)
+    def test_its_lease_is_renewed_if_it_could_end_meanwhile(self) -> None:
+        bench = self.bench()
         bench.add(4)
         bench.tick()
-        bench.here.now += 291  # the database was away, and the batch in hand had to wait for it
+        bench.pass_time(bench.config.lease - 1)  # the batch before it was slow
+        bench.publisher.meanwhile(lambda: bench.pass_time(2))  # type: ignore[attr-defined]
         result = bench.tick()
-        assert (result.published, result.released) == (0, 2)
-        assert bench.tick().published == 2
+        assert (result.published, result.fenced) == (2, 0)
 
     def test_a_message_is_dated_when_it_is_sent(self) -> None:
         """Its time to live goes on while it is held."""
@@ -859,14 +855,151 @@ def test_close_lets_go_of_the_broker() -> None:
     assert bench.publisher.closed
 
 
-def test_rows_whose_lease_ran_out_during_the_claim_are_given_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The claim waited for a lock on the table, and the lease began before that."""
-    bench = Bench(stale_timeout=300, send_timeout=10)
-    bench.add(2)
-    monkeypatch.setattr(bench.store, "claim", buffer_for(301, bench.here, bench.store.claim))
-    result = bench.relay.run_once()
-    assert (result.claimed, result.released, bench.publisher.published) == (2, 2, [])
-    monkeypatch.undo()
-    assert bench.relay.run_once().published == 2
+class Frozen(RecordingPublisher):
+    """The process is frozen until its leases have ended: before it sends, or while it sends."""
+
+    lazy = False
+    bench: Bench
+
+    def __init__(self, *, after: int = 0) -> None:
+        super().__init__()
+        self._after = after
+
+    def publish(self, messages: Any, timeout: float) -> Any:
+        yield from super().publish(self._frozen(messages), timeout)
+
+    def _frozen(self, messages: Any) -> Any:
+        for position, message in enumerate(messages):
+            yield message
+            if position + 1 == self._after:
+                self.bench.pass_time(self.bench.config.lease + 1)
+
+
+class TestLeases:
+    def test_a_fast_batch_is_not_renewed(self) -> None:
+        bench = Bench()
+        bench.break_("renew")
+        bench.add(3)
+        assert bench.tick().published == 3
+
+    def test_a_claim_that_took_long_is_renewed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It waited for a lock on the table, and its lease may have begun before that."""
+        bench = Bench()
+        bench.add(2)
+        monkeypatch.setattr(bench.store, "claim", buffer_for(14, bench.here, bench.store.claim))
+        renewed: list[Any] = []
+        renew = bench.store.renew
+        monkeypatch.setattr(
+            bench.store, "renew", lambda *args: renewed.append(args) or renew(*args)
+        )
+        assert bench.tick().published == 2
+        assert renewed == [([1, 2], 15.0, "first")]
+
+    def test_no_row_can_be_taken_while_it_is_sent_however_slow_its_batch_is(self) -> None:
+        class Slow(RecordingPublisher):
+            lazy = False
+
+            def publish(self, messages: Any, timeout: float) -> Any:
+                bench.pass_time(9)
+                taken.extend(bench.store.claim(10, 60, "second"))
+                yield from super().publish(messages, timeout)
+
+        taken: list[Any] = []
+        bench = Bench(Slow())
+        bench.publisher.break_on_task("poison", ConnectionResetError())
+        bench.add(2)
+        bench.add(task="poison")
+        bench.add(2)
+        while bench.store.rows and bench.store.rows[3].retries == 0:
+            bench.tick()
+            bench.pass_time(2)
+        assert taken == []
+
+    def test_a_frozen_relay_sends_only_what_no_other_took(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = Bench()
+        bench.add(3)
+        claim = bench.store.claim
+
+        def frozen(*args: Any, **kwargs: Any) -> Any:
+            claimed = claim(*args, **kwargs)
+            bench.pass_time(bench.config.lease + 1)
+            assert len(claim(2, 60, "second")) == 2
+            return claimed
+
+        monkeypatch.setattr(bench.store, "claim", frozen)
+        result = bench.tick()
+        assert (result.claimed, result.published, result.fenced) == (3, 1, 2)
+        assert len(bench.publisher.published) == 1
+        assert {row.claimed_by for row in bench.store.rows.values()} == {"second"}
+
+    def test_a_relay_that_freezes_while_it_sends_does_not_send_the_rest(self) -> None:
+        bench = Bench(Frozen(after=2))
+        bench.publisher.bench = bench
+        bench.add(5)
+        result = bench.tick()
+        assert (result.published, result.released) == (2, 3)
+        assert len(bench.publisher.published) == 2
+
+    def test_a_frozen_relay_that_finds_no_database_sends_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = Bench()
+        bench.add(2)
+        bench.break_("renew", "settle", "release")
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.store, "claim", buffer_for(16, bench.here, bench.store.claim))
+            with pytest.raises(StoreError):
+                bench.tick()
+        assert bench.publisher.batches == 0
+        bench.break_()
+        assert (bench.tick().released, bench.tick().published) == (2, 2)
+
+
+class TestAfterAnOutageOfTheDatabase:
+    EVERYTHING = ("claim", "renew", "settle", "release")
+
+    def bench(self) -> tuple[Bench, Relay]:
+        """A relay has published a batch, the database went away, and another relay is idle."""
+        bench = Bench()
+        other = bench.another("second")
+        bench.add(3)
+        bench.break_("settle")
+        self.fails(bench.relay)
+        bench.break_(*self.EVERYTHING)
+        return bench, other
+
+    def fails(self, *relays: Relay) -> None:
+        for relay in relays:
+            with pytest.raises(StoreError):
+                relay.run_once()
+
+    def test_a_published_batch_is_settled_by_its_owner_and_taken_by_no_other(self) -> None:
+        bench, other = self.bench()
+        for _ in range(12):  # a minute: four leases
+            bench.pass_time(5)
+            self.fails(bench.relay, other)
+        bench.break_()
+        bench.add()
+        bench.pass_time(5)
+        assert other.run_once().published == 1, "the new row, and none of the others"
+        result = bench.tick()
+        assert (result.published, result.fenced) == (3, 0)
+        assert (len(bench.publisher.published), bench.store.rows) == (4, {})
+
+    def test_after_a_lease_the_rows_of_a_relay_that_died_are_taken_over(self) -> None:
+        bench, other = self.bench()
+        bench.pass_time(20)
+        self.fails(other)
+        bench.break_()
+        assert other.run_once() == BatchResult()
+        bench.pass_time(bench.config.lease)
+        assert other.run_once().published == 3
+
+    def test_an_outage_that_the_service_saw_counts_too(self) -> None:
+        bench, other = self.bench()
+        bench.break_()
+        bench.pass_time(bench.config.lease + 1)
+        other.leave_orphans()
+        assert other.run_once() == BatchResult()

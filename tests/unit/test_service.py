@@ -433,5 +433,6 @@ def test_an_idle_relay_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     bench.stop()
     assert [record.event for record in caplog.records] == [
         "celery_outbox_relay_started",
+        "celery_outbox_relay_at_work",
         "celery_outbox_relay_stopped",
     ]

@@ -1,6 +1,6 @@
-"""Leases: they last, expire and are released; rows are adopted by their relay, or orphaned.
+"""Leases: they last, are renewed, expire and are released; rows are adopted, or orphaned.
 
-Part of `StoreContract`: `Store.claim` and `Store.release`, seen by several relays.
+Part of `StoreContract`: `Store.claim`, `Store.renew` and `Store.release`, seen by several relays.
 """
 
 from __future__ import annotations
@@ -132,6 +132,61 @@ class LeasesContract:
             assert store.settle([Deferred(message, "no time", 0)], relay) == 0
         assert store.settle([Published(message)], "successor") == 0
         assert backend.rows() == []
+
+    def test_a_renewed_lease_begins_again(self, backend: Backend) -> None:
+        rows, store = backend.add(2), backend.store()
+        store.claim(10, LEASE, "me")
+        backend.pass_time(LEASE - 10)
+        assert sorted(store.renew(rows, LEASE, "me")) == rows
+        backend.pass_time(LEASE - 10)
+        assert backend.store().claim(10, LEASE, "other") == []
+        backend.pass_time(20)
+        assert len(backend.store().claim(10, LEASE, "other")) == 2
+
+    def test_an_expired_lease_is_renewed_if_no_other_relay_has_the_row(
+        self, backend: Backend
+    ) -> None:
+        rows, store = backend.add(3), backend.store()
+        store.claim(10, LEASE, "me")
+        backend.pass_time(LEASE + 1)
+        taken = ids_of(backend.store().claim(1, LEASE, "other"))
+        assert sorted(store.renew(rows, LEASE, "me")) == [row for row in rows if row not in taken]
+        assert backend.store().claim(10, LEASE, "third") == []
+
+    def test_only_rows_that_the_relay_holds_are_renewed(self, backend: Backend) -> None:
+        rows, store = backend.add(2), backend.store()
+        store.settle([Retry(only(store.claim(1, LEASE, "me")), "no", 0)], "me")
+        assert store.renew([*rows, 10**9], LEASE, "me") == []
+        assert store.renew([], LEASE, "me") == []
+        assert len(backend.store().claim(10, LEASE, "other")) == 2
+
+    @pytest.mark.parametrize("adopt", [False, True])
+    def test_without_orphans_the_rows_of_other_relays_are_not_taken_over(
+        self, backend: Backend, adopt: bool
+    ) -> None:
+        rows = backend.add(3)
+        for relay in ("other", "me"):
+            backend.store().claim(1, LEASE, relay)
+        backend.pass_time(LEASE + 1)
+        claimed = backend.store().claim(10, LEASE, "me", adopt=adopt, orphans=False)
+        assert ids_of(claimed) == rows[1:], "its own, though expired, and the unclaimed one"
+        assert ids_of(backend.store().claim(10, LEASE, "third")) == rows[:1]
+
+    def test_without_orphans_leased_rows_are_not_claimed_either(self, backend: Backend) -> None:
+        backend.add(2)
+        backend.store().claim(1, LEASE, "other")
+        store = backend.store()
+        store.claim(1, LEASE, "me")
+        assert store.claim(10, LEASE, "me", orphans=False) == []
+
+    def test_without_orphans_one_that_was_deferred_is_claimed(self, backend: Backend) -> None:
+        """Its last relay has given it back: there is nothing that it could still settle."""
+        backend.add()
+        backend.store().claim(10, LEASE, "dead relay")
+        backend.pass_time(LEASE + 1)
+        other = backend.store()
+        other.settle([Deferred(only(other.claim(10, LEASE, "other")), "no time", 0)], "other")
+        assert only(backend.store().claim(10, LEASE, "me", orphans=False)).orphaned
 
     def test_a_release_of_more_rows_than_a_statement_can_name(self, backend: Backend) -> None:
         ids = range(1, 300_000)  # more than a statement of SQLite may have parameters
