@@ -7,16 +7,9 @@ from pathlib import Path
 
 from benchmarks.fleet import report
 from benchmarks.fleet.policies import EverySecond, FirstGap, LastTurn, Proportional
-from benchmarks.fleet.scenarios import Effort, survey
+from benchmarks.fleet.scenarios import SIZES, Effort, survey
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/benchmarks"
-SIZES = {
-    3: Effort(),
-    10: Effort(),
-    100: Effort(),
-    1_000: Effort(runs=30),
-    10_000: Effort(runs=8),
-}
 COMPARED = 1_000
 """The size at which the rules are compared."""
 

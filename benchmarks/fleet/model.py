@@ -7,12 +7,13 @@ is unique. `scenarios.py` tells what happens to the fleet.
 
 from __future__ import annotations
 
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
 from benchmarks.fleet.policies import Turns
-from celery_outbox_steps.fleet import MEMBERSHIP, REFRESH
+from celery_outbox_steps.fleet import MEMBERSHIP, REFRESH, TOLD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,17 +25,15 @@ CHECK_IN = (0.002, 0.010)
 """Seconds from the read to the write of a check-in."""
 MESSAGE = (0.005, 0.050)
 """Seconds until a remote-control message makes a standby look."""
-POKED = 3
-"""How many standbys a holder tells about a free slot."""
 
 
 class Simulation:
     """One database, its fleet, and what was observed."""
 
     def __init__(
-        self, policy: Policy, random: Random, *, relays: int = 2, pokes: bool = False
+        self, policy: Policy, random: Random, *, relays: int = 2, tells: bool = False
     ) -> None:
-        self.policy, self.random, self.relays, self.pokes = policy, random, relays, pokes
+        self.policy, self.random, self.relays, self.tells = policy, random, relays, tells
         self.now = 0.0
         self.looks: list[float] = []
         """When a standby looked for a slot."""
@@ -84,7 +83,7 @@ class Simulation:
         self.turns.remove(member)
         if self._holders.pop(member, None) is not None:
             self._vacant_since.append(self.now)
-            self._poke()
+            self._tell()
 
     def kill(self, member: int) -> None:
         """A worker dies: its row stays."""
@@ -136,8 +135,6 @@ class Simulation:
         if member not in self._alive:
             return
         self._holders[member] = self.now + MEMBERSHIP
-        if self._free_slots():
-            self._poke()
         self.at(self.now + REFRESH, lambda: self._refresh(member))
 
     def _stand_by(self, member: int, turn: float) -> None:
@@ -148,11 +145,9 @@ class Simulation:
         if self.turns.of(member) == turn:  # else it was told to look earlier
             self._look(member)
 
-    def _poke(self) -> None:
-        if self.pokes:
-            rows = self.turns.members()
-            for member in self.random.sample(rows, min(POKED, len(rows))):
-                self.at(
-                    self.now + self.random.uniform(*MESSAGE),
-                    lambda member=member: self._look(member),  # type: ignore[misc]
-                )
+    def _tell(self) -> None:
+        """A holder that stops tells those that stand by and checked in last: its slot is free."""
+        if self.tells:
+            for member in self.turns.members()[-TOLD:]:
+                arrival = self.now + self.random.uniform(*MESSAGE)
+                self.at(arrival, partial(self._look, member))

@@ -11,12 +11,10 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from celery_outbox_steps.fleet import TURN
+from celery_outbox_steps.places import GAP, JITTER
 
 if TYPE_CHECKING:
     from random import Random
-
-JITTER = 0.1
-"""Seconds that a turn is moved at most, so that members that looked together come apart."""
 
 
 class Turns:
@@ -32,6 +30,7 @@ class Turns:
         return len(self._of)
 
     def members(self) -> list[int]:
+        """In the order of their last check-in."""
         return list(self._of)
 
     def of(self, member: int) -> float | None:
@@ -54,20 +53,20 @@ class Turns:
     def last(self) -> float:
         return self._sorted[-1] if self._sorted else 0.0
 
-    def before_first_gap(self, now: float, gap: float) -> float:
-        """The first turn from now on (or `now`) that none follows within `gap` seconds."""
-        if self._is_before_gap(now, gap):
+    def before_first_gap(self, now: float) -> float:
+        """`MemberTable.first_gap`, as a time: of a large fleet without reading all of it."""
+        if self._is_before_gap(now):
             return now
         while self._left_alone:
             turn = self._left_alone[0]
-            if turn > now and self._is_before_gap(turn, gap):
+            if turn > now and self._is_before_gap(turn):
                 return turn
             heappop(self._left_alone)
         return self.last()
 
-    def _is_before_gap(self, moment: float, gap: float) -> bool:
+    def _is_before_gap(self, moment: float) -> bool:
         place = bisect_right(self._sorted, moment)
-        return place == len(self._sorted) or self._sorted[place] - moment >= gap
+        return place == len(self._sorted) or self._sorted[place] - moment > GAP
 
 
 class Policy(Protocol):
@@ -82,13 +81,12 @@ class Policy(Protocol):
 
 
 class FirstGap:
-    """The first second from now on in which no other standby looks."""
+    """The first gap between the turns of the others: the rule of `celery_outbox_steps.places`."""
 
     name = "the first gap (this package)"
-    gap = 1.75 * TURN
 
     def next_turn(self, turns: Turns, now: float, random: Random) -> float:
-        return turns.before_first_gap(now, self.gap) + TURN + random.uniform(0, JITTER)
+        return turns.before_first_gap(now) + _jittered(random)
 
     def settled(self, members: int, random: Random) -> list[float]:
         return _one_after_another(members, random)
@@ -100,7 +98,7 @@ class LastTurn:
     name = "last in the queue"
 
     def next_turn(self, turns: Turns, now: float, random: Random) -> float:
-        return max(now, turns.last()) + TURN + random.uniform(0, JITTER)
+        return max(now, turns.last()) + _jittered(random)
 
     def settled(self, members: int, random: Random) -> list[float]:
         return _one_after_another(members, random)
@@ -124,13 +122,17 @@ class EverySecond:
     name = "everybody every second"
 
     def next_turn(self, turns: Turns, now: float, random: Random) -> float:  # noqa: ARG002
-        return now + TURN + random.uniform(0, JITTER)
+        return now + _jittered(random)
 
     def settled(self, members: int, random: Random) -> list[float]:
         return [random.uniform(0, TURN) for _ in range(members)]
 
 
 def _one_after_another(members: int, random: Random) -> list[float]:
-    turns = [TURN * (1 + place) + random.uniform(0, JITTER) for place in range(members)]
+    turns = [TURN * place + _jittered(random) for place in range(members)]
     random.shuffle(turns)
     return turns
+
+
+def _jittered(random: Random) -> float:
+    return TURN * random.uniform(1, 1 + JITTER)

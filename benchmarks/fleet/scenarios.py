@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from statistics import median
 from typing import TYPE_CHECKING
@@ -70,9 +71,20 @@ class Effort:
     """Also what takes as many events as the fleet has members."""
 
 
-def calm(policy: Policy, members: int, stops: int, *, dies: bool = False) -> tuple[Looks, Times]:
+SIZES = {
+    3: Effort(),
+    10: Effort(),
+    100: Effort(),
+    1_000: Effort(runs=30),
+    10_000: Effort(runs=8),
+}
+
+
+def calm(
+    policy: Policy, members: int, stops: int, *, dies: bool = False, tells: bool = False
+) -> tuple[Looks, Times]:
     """Now and then a working relay stops, or dies. Another worker takes its place in the fleet."""
-    simulation = Simulation(policy, Random(members))
+    simulation = Simulation(policy, Random(members), tells=tells)
     simulation.settle(members)
     every = 60.0 if dies else 20.0
 
@@ -155,7 +167,7 @@ def _replace_everybody(simulation: Simulation, members: int) -> None:
     for place, member in enumerate(old):
         when = DEPLOY * place / members
         simulation.at(when, simulation.start)
-        simulation.at(when + OVERLAP, _stopping(simulation, member))
+        simulation.at(when + OVERLAP, partial(simulation.stop, member))
 
 
 def _fill_time(simulation: Simulation, moment: float) -> float:
@@ -176,13 +188,15 @@ class ScaleDown:
     all_slots: Times
 
 
-def scale_down(policy: Policy, members: int, runs: int, *, pokes: bool = False) -> ScaleDown:
+def scale_down(
+    policy: Policy, members: int, runs: int, *, tells: bool = False, dies: bool = False
+) -> ScaleDown:
     one: list[float] = []
     both: list[float] = []
     for seed in range(runs):
-        simulation = Simulation(policy, Random(seed), pokes=pokes)
+        simulation = Simulation(policy, Random(seed), tells=tells)
         simulation.settle(members)
-        _stop_most(simulation, members)
+        _lose_most(simulation, members, simulation.kill if dies else simulation.stop)
         simulation.run(SCALED_DOWN_WITHIN)
         while not simulation.holders():
             simulation.step()
@@ -193,19 +207,15 @@ def scale_down(policy: Policy, members: int, runs: int, *, pokes: bool = False) 
     return ScaleDown(Times.of(one), Times.of(both))
 
 
-def _stop_most(simulation: Simulation, members: int) -> None:
+def _lose_most(simulation: Simulation, members: int, lose: Callable[[int], None]) -> None:
     """At least two are left: as many as there are slots."""
     standbys = simulation.standbys()
     simulation.random.shuffle(standbys)
     for member in standbys[max(simulation.relays, round(members * LEFT)) :]:
         when = simulation.random.uniform(0, SCALED_DOWN_WITHIN)
-        simulation.at(when, _stopping(simulation, member))
+        simulation.at(when, partial(lose, member))
     for member in simulation.holders():
-        simulation.at(SCALED_DOWN_WITHIN, _stopping(simulation, member))
-
-
-def _stopping(simulation: Simulation, member: int) -> Callable[[], None]:
-    return lambda: simulation.stop(member)
+        simulation.at(SCALED_DOWN_WITHIN, partial(lose, member))
 
 
 @dataclass(frozen=True)
@@ -215,26 +225,32 @@ class Survey:
     members: int
     looks: Looks
     stop: Times
+    stop_told: Times | None = None
     death: Times | None = None
     start: Start | None = None
     deploy: Deploy | None = None
     scale_down: ScaleDown | None = None
-    scale_down_poked: ScaleDown | None = None
+    scale_down_told: ScaleDown | None = None
+    loss: ScaleDown | None = None
+    """The same, but all of them die."""
 
 
 def survey(policy: Policy, members: int, effort: Effort) -> Survey:
     looks, stop = calm(policy, members, effort.stops)
     if not effort.whole:
         return Survey(members, looks, stop)
+    _, told = calm(policy, members, effort.stops, tells=True)
     _, death = calm(policy, members, effort.stops, dies=True)
     large = members >= 10
     return Survey(
         members,
         looks,
         stop,
+        told,
         death,
         start(policy, members),
         deploy(policy, members, effort.runs) if large else None,
         scale_down(policy, members, effort.runs) if large else None,
-        scale_down(policy, members, effort.runs, pokes=True) if large else None,
+        scale_down(policy, members, effort.runs, tells=True) if large else None,
+        scale_down(policy, members, effort.runs, dies=True) if large else None,
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.fleet import report
-from benchmarks.fleet.policies import EverySecond, FirstGap, LastTurn
+from benchmarks.fleet.policies import EverySecond, FirstGap, LastTurn, Turns
 from benchmarks.fleet.scenarios import Effort, calm, deploy, scale_down, start, survey
-from celery_outbox_steps.fleet import MEMBERSHIP
+from celery_outbox_steps.fleet import MEMBERSHIP, STANDING_BY, Member
+from celery_outbox_steps.places import Entry
+from celery_outbox_steps.testing.memory_fleet import MemoryFleet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +35,22 @@ def test_the_slot_of_a_dead_relay_is_filled_soon_after_its_membership(members: i
     assert filled.worst <= MEMBERSHIP + FILLED_WITHIN
 
 
+def test_the_simulated_rule_is_the_one_in_use() -> None:
+    """The simulation looks for the gap in its own way, because it is fast."""
+    random = Random(1)
+    for _ in range(200):
+        turns, store = Turns(), MemoryFleet(lambda: 0.0)
+        for member, turn in enumerate(FirstGap().settled(20, random)):
+            turns.put(member, turn)
+            row = Member(str(member), "celery@host", "1", STANDING_BY)
+            store.add(row, Entry(STANDING_BY, None, turn, turn + MEMBERSHIP))
+            store.write(row, Entry(STANDING_BY, None, turn, turn + MEMBERSHIP))
+        for member in random.sample(range(20), random.randrange(4)):
+            turns.remove(member)
+            store.check_out(str(member))
+        assert turns.before_first_gap(0.0) == store.first_gap("another")
+
+
 def test_after_everybody_started_at_once_the_looks_come_apart() -> None:
     observed = start(FirstGap(), 500)
     assert observed.both_slots <= 1
@@ -50,7 +69,7 @@ def test_a_turn_after_all_others_would_leave_one() -> None:
 
 
 def test_after_a_scale_down_a_message_fills_the_slots() -> None:
-    assert scale_down(FirstGap(), 500, 3, pokes=True).all_slots.worst <= FILLED_WITHIN
+    assert scale_down(FirstGap(), 500, 3, tells=True).all_slots.worst <= FILLED_WITHIN
     assert scale_down(FirstGap(), 500, 3).all_slots.worst > FILLED_WITHIN
 
 
