@@ -132,7 +132,7 @@ def _why_slow(stats: Stats, alive: Sequence[SeenMember], max_age: float) -> str:
     relaying = _in(alive, RELAYING)
     rate = sum(each.member.rate for each in relaying)
     who = _counted(len(relaying), "relay")
-    verb = "is" if len(relaying) == 1 else "are"
+    verb, has = ("is", "has") if len(relaying) == 1 else ("are", "have")
     if not stats.waiting:
         return f"it is in flight, and {who} {verb} at work"
     if rate <= 0:
@@ -140,7 +140,7 @@ def _why_slow(stats: Stats, alive: Sequence[SeenMember], max_age: float) -> str:
     speed = f"{rate:,.1f} messages/s, {stats.waiting:,} waiting"
     if stats.waiting > rate * max_age:
         return f"{who} {verb} at work and can't keep up: {speed}"
-    return f"{who} {verb} at work, but left it alone: {speed}"
+    return f"{who} {verb} at work, but {has} not taken it: {speed}"
 
 
 def _roll_call(alive: Sequence[SeenMember]) -> str:

@@ -63,8 +63,8 @@ class Look:
     """Since the last check-in of any member that has not stopped; None if there is none."""
     standbys: int
     """How many others are alive and stand by."""
-    forgettable: int
-    """How many members stopped or died so long ago that their rows are to be deleted."""
+    has_forgettable: bool
+    """Whether members stopped or died so long ago that their rows are to be deleted."""
     pause: Pause | None
 
     @property
@@ -106,7 +106,7 @@ class MemberTable(Protocol):
         """Take the slot from its holder, unless that one is alive by now."""
 
     def forget(self) -> None:
-        """Delete the rows of members that stopped or died more than `REMEMBERED` seconds ago."""
+        """Delete the rows of members that ended `REMEMBERED` seconds ago, or would never end."""
 
 
 def check_in(table: MemberTable, member: Member, relays: int | None, *, wants_slot: bool) -> Place:
@@ -118,7 +118,7 @@ def check_in(table: MemberTable, member: Member, relays: int | None, *, wants_sl
     if not look.is_known:
         table.add(member, _waiting(member, TURN, wants_slot=wants_slot))
     if _starts_work(table, look, member, relays, wants_slot=wants_slot):
-        if look.forgettable:
+        if look.has_forgettable:
             table.forget()
         return Place(True, REFRESH, look.standbys, look.pause)
     turn = min(table.first_gap(member.relay_id) + _jittered(TURN), LONGEST_TURN)

@@ -156,6 +156,7 @@ def _check_store(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
     store = DjangoStore(alias, notify=notify)
     try:
         store.check()
+        store.listen()
         if notify and connections[alias].vendor == "postgresql" and not store.listening:
             yield Warning(
                 f"LISTEN does not work on database {alias!r}, so the relay will poll.",

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps import fleet, places
+from celery_outbox_steps import places
 from celery_outbox_steps.fleet import (
     MEMBERSHIP,
     REMEMBERED,
     STANDING_BY,
     STOPPED,
+    TOLD,
     Fleet,
     Member,
     Pause,
@@ -66,7 +67,7 @@ class MemoryFleet:
         if row is not None:
             row.state, row.slot, row.turn_at = STOPPED, None, None
             row.seen_at = row.expires_at = self._clock()
-        return [each.member.worker for each in self._standing_by()][: fleet.TOLD]
+        return [each.member.worker for each in self._standing_by()][:TOLD]
 
     def read(self) -> Fleet:
         """Every member, by slot and name, and the pause."""
@@ -97,7 +98,7 @@ class MemoryFleet:
         now = self._clock()
         rows = self.members
         others = [row for name, row in rows.items() if name != relay_id and row.is_alive(now)]
-        seen = [abs(now - row.seen_at) for row in rows.values() if row.state != STOPPED]
+        seen = [now - row.seen_at for row in rows.values() if row.state != STOPPED]
         return Look(
             is_known=relay_id in rows,
             holders={
@@ -105,9 +106,9 @@ class MemoryFleet:
                 for name, row in rows.items()
                 if row.slot is not None
             },
-            silence=min(seen, default=None),
+            silence=min((ago for ago in seen if ago >= 0), default=None),
             standbys=sum(row.state == STANDING_BY for row in others),
-            forgettable=sum(row.is_forgettable(now) for row in rows.values()),
+            has_forgettable=any(row.is_forgettable(now) for row in rows.values()),
             pause=self._pause(),
         )
 

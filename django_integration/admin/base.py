@@ -79,7 +79,8 @@ class ReadOnlyAdmin(Base):
         return False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return self.model._default_manager.using(write_alias())
+        rows: QuerySet[Any] = self.model._default_manager.using(write_alias())
+        return rows
 
 
 class StoredMessageAdmin(ReadOnlyAdmin):

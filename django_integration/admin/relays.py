@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db import connections
-from django.db.models import F
+from django.db.models import Case, F, When
 from django.utils.html import format_html
 
 from celery_outbox_steps.fleet import STOPPED
 from celery_outbox_steps.health import age, first_line
 from django_integration.admin.base import ReadOnlyAdmin
 from django_integration.admin.summary import verdict_now
-from django_integration.models import CeleryOutboxRelay
+from django_integration.models import CeleryOutboxRelay, DatabaseNow
 from django_integration.store import DjangoStore
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SeenChangeList(ChangeList):
 
 @admin.register(CeleryOutboxRelay)
 class RelayAdmin(ReadOnlyAdmin):
-    """Relays: those with a slot first."""
+    """Relays: those with a slot first, those that are gone last."""
 
     actions = None
     sortable_by = ()
@@ -64,7 +64,8 @@ class RelayAdmin(ReadOnlyAdmin):
     )
 
     def get_ordering(self, request: HttpRequest) -> tuple[Any, ...]:
-        return (F("slot").asc(nulls_last=True), "state", "worker", "relay_id")
+        gone_last = Case(When(expires_at__gt=DatabaseNow(), then=0), default=1)
+        return (gone_last, F("slot").asc(nulls_last=True), "state", "worker", "relay_id")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return SeenChangeList
@@ -100,9 +101,11 @@ class RelayAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Last error")
     def error(self, row: Any) -> str:
+        if not row.last_error:
+            return ""
         return format_html(
             '<span class="outbox-error" title="{}">{}</span>',
-            (row.last_error or "")[:1000],
+            row.last_error[:1000],
             first_line(row.last_error),
         )
 

@@ -192,7 +192,7 @@ def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
 def _oldest(stats: Stats) -> str:
     if not (stats.waiting or stats.in_flight):
         return "nothing is due"
-    return f"oldest due for {age(stats.oldest_due_seconds)}"
+    return f"for up to {age(stats.oldest_due_seconds)}"
 
 
 def _panels(store: DjangoStore, stats: Stats) -> tuple[Panel, ...]:

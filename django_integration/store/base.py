@@ -61,6 +61,7 @@ class DjangoStore:
         self._listener = Listener()
         self._wake_pipe = WakePipe()
         self._watermark = Watermark()
+        self._has_claimed = False
         self._dialect = _dialect(alias, connection)
         self._session = Session(
             alias,
@@ -114,7 +115,7 @@ class DjangoStore:
         """
         most = sys.maxsize if max_bytes is None else max_bytes
         request = ClaimRequest(limit, lease, relay_id, most, adopt, orphans)
-        start = self._watermark.start(monotonic()) if self._session.is_open else None
+        start = None if self._begin_claims() else self._watermark.start(monotonic())
         leased = self._lease_from(start, request)
         if not leased and start is not None and self._watermark.allows_full_scan(monotonic()):
             leased = self._lease_from(None, request)
@@ -191,12 +192,26 @@ class DjangoStore:
     def close(self) -> None:
         self._session.close()
 
-    def _prepare_session(self, session: Session) -> None:
-        if session.borrowed:
+    def listen(self) -> None:
+        """LISTEN in this session, where the database and the settings allow that."""
+        if self._session.borrowed or not self._notify or not self._dialect.notifies:
             return
-        self._dialect.configure_session(session)
-        if self._notify and self._dialect.notifies:
-            self._listener.begin(session, pooled=self._dialect.pooled)
+        with self._session.errors():
+            self._session.open()
+            self._listener.begin(self._session, pooled=self._dialect.pooled)
+
+    def _begin_claims(self) -> bool:
+        """Whether this is the first claim of a session. Others, of a standby, never LISTEN."""
+        if self._has_claimed and self._session.is_open:
+            return False
+        self.listen()
+        self._has_claimed = True
+        return True
+
+    def _prepare_session(self, session: Session) -> None:
+        self._has_claimed = self._listener.listening = False
+        if not session.borrowed:
+            self._dialect.configure_session(session)
 
     def _lease_from(self, start: Start | None, request: ClaimRequest) -> list[LeasedRow]:
         began = monotonic()

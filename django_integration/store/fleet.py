@@ -13,12 +13,13 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps import fleet, places
+from celery_outbox_steps import places
 from celery_outbox_steps.fleet import (
     MEMBERSHIP,
     REMEMBERED,
     STANDING_BY,
     STOPPED,
+    TOLD,
     Fleet,
     Member,
     Pause,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from django_integration.store.dialect import Dialect
     from django_integration.store.session import Session
 
-TOLD = ("worker", "version", "state", "rate", "counters", "last_error")
+COLUMNS = ("worker", "version", "state", "rate", "counters", "last_error")
 """The columns that a member tells at each check-in."""
 WIDTH = 255
 """The most characters of a name or a state."""
@@ -59,15 +60,15 @@ class FleetTables:
         )
         rows = self._session.rows(
             f"SELECT worker FROM {RELAY} WHERE {self._alive()} AND state = '{STANDING_BY}'"
-            f" ORDER BY seen_at DESC LIMIT {fleet.TOLD}"
+            f" ORDER BY seen_at DESC LIMIT {TOLD}"
         )
         return [worker for (worker,) in rows]
 
     def read(self) -> Fleet:
         """Every member, by slot and name, and the pause."""
         rows = self._session.rows(
-            f"SELECT relay_id, {', '.join(TOLD)}, slot, -({self._until('started_at')}),"
-            f" -({self._until('seen_at')}), {self._flag(self._alive())} FROM {RELAY}"
+            f"SELECT relay_id, {', '.join(COLUMNS)}, slot, -({self._until('started_at')}),"
+            f" -({self._until('seen_at')}), {_flag(self._alive())} FROM {RELAY}"
         )
         paused = self._session.rows(f"SELECT {self._pause_columns} FROM {PAUSE} WHERE name = ''")
         members = sorted(map(_seen_member, rows), key=places.by_slot_and_name)
@@ -94,29 +95,33 @@ class FleetTables:
     def look(self, relay_id: str) -> Look:
         """One row for each slot that is in use, one for the member, and the same sums in all."""
         rows = self._session.rows(
-            f"SELECT relay_id, slot, {self._flag(self._alive())}, silence, standbys,"
-            f" forgettable, {self._pause_columns} FROM ({self._sums()}) AS fleet"
-            f" LEFT JOIN {PAUSE} ON name = ''"
+            f"SELECT relay_id, slot, {_flag(self._alive())}, -({self._until('last_seen')}),"
+            f" standbys, {_flag(self._forgettable('first_end', 'last_end'))},"
+            f" {self._pause_columns}"
+            f" FROM ({self._sums()}) AS fleet LEFT JOIN {PAUSE} ON name = ''"
             f" LEFT JOIN {RELAY} ON slot IS NOT NULL OR relay_id = %s",
             [relay_id, relay_id],
         )
         silence, standbys, forgettable, *paused = rows[0][3:]
         return Look(
             is_known=any(row[0] == relay_id for row in rows),
-            holders={slot: Holder(name, bool(alive)) for name, slot, alive, *_ in rows
-                     if slot is not None},
+            holders={
+                slot: Holder(name, bool(alive))
+                for name, slot, alive, *_ in rows
+                if slot is not None
+            },
             silence=silence,
             standbys=int(standbys or 0),
-            forgettable=int(forgettable or 0),
+            has_forgettable=bool(forgettable),
             pause=_pause(*paused),
-        )  # fmt: skip
+        )
 
     def first_gap(self, relay_id: str) -> float:
-        turn = self._until("turn_at")
+        now, turn = self._dialect.now, self._until("turn_at")
         found = self._session.rows(
-            "SELECT min(turn) FROM (SELECT turn, lead(turn) OVER (ORDER BY turn) AS following FROM"
-            f" (SELECT 0e0 AS turn UNION ALL SELECT {turn} FROM {RELAY}"
-            f" WHERE {turn} > 0 AND {self._alive()} AND relay_id <> %s) AS turns) AS ordered"
+            "SELECT min(turn) FROM (SELECT turn, lead(turn) OVER (ORDER BY turn) AS following"
+            f" FROM (SELECT 0e0 AS turn UNION ALL SELECT {turn} FROM {RELAY} WHERE turn_at > {now}"
+            f" AND expires_at > {now} AND relay_id <> %s) AS turns) AS ordered"
             f" WHERE following IS NULL OR following > turn + {GAP}",
             [relay_id],
         )
@@ -180,28 +185,37 @@ class FleetTables:
             json.dumps(dict(member.counters)),
             None if error is None else self._text(error),
         )
-        return dict(zip(TOLD, values, strict=True))
+        return dict(zip(COLUMNS, values, strict=True))
 
     def _sums(self) -> str:
-        """What a look counts. One parameter, the id of the member that looks."""
-        stands_by = f"{self._alive()} AND state = '{STANDING_BY}' AND relay_id <> %s"
+        """What a look counts. One parameter, the id of the member that looks.
+
+        Every member is read, so each costs no more than a few comparisons.
+        """
+        now = self._dialect.now
+        stands_by = f"expires_at > {now} AND state = '{STANDING_BY}' AND relay_id <> %s"
+        # A time in the future was written by hand, or before the clock was set.
+        seen = f"seen_at <= {now} AND state <> '{STOPPED}'"
         return (
-            # abs(): a time in the future, after a change of the clock or by hand, is far away too.
-            f"SELECT min(CASE WHEN state <> '{STOPPED}' THEN abs({self._until('seen_at')}) END)"
-            f" AS silence, sum({self._flag(stands_by)}) AS standbys,"
-            f" sum({self._flag(self._forgettable())}) AS forgettable FROM {RELAY}"
+            f"SELECT max(CASE WHEN {seen} THEN seen_at END) AS last_seen,"
+            f" sum({_flag(stands_by)}) AS standbys, min(expires_at) AS first_end,"
+            f" max(expires_at) AS last_end FROM {RELAY}"
         )
 
     def _alive(self) -> str:
-        left = self._until("expires_at")
         return (
-            f"{left} > 0 AND {left} <= CASE WHEN slot IS NULL THEN {LONGEST_STANDBY}"
-            f" ELSE {LONGEST_MEMBERSHIP} END"
+            f"expires_at > {self._dialect.now} AND expires_at <"
+            f" CASE WHEN slot IS NULL THEN {self._in(LONGEST_STANDBY)}"
+            f" ELSE {self._in(LONGEST_MEMBERSHIP)} END"
         )
 
-    def _forgettable(self) -> str:
-        left = self._until("expires_at")
-        return f"NOT ({left} BETWEEN -{REMEMBERED} AND {LONGEST_STANDBY})"
+    def _forgettable(self, first: str = "expires_at", last: str = "expires_at") -> str:
+        """Ended long ago; or ends at a time that no member writes."""
+        return f"{first} < {self._in(-REMEMBERED)} OR {last} > {self._in(LONGEST_STANDBY)}"
+
+    def _in(self, seconds: float) -> str:
+        """The time a fixed number of seconds from now."""
+        return self._dialect.from_now.replace("%s", str(seconds))
 
     @property
     def _pause_columns(self) -> str:
@@ -210,11 +224,12 @@ class FleetTables:
     def _until(self, column: str) -> str:
         return self._dialect.seconds_until.format(column)
 
-    def _flag(self, condition: str) -> str:
-        return f"CASE WHEN {condition} THEN 1 ELSE 0 END"
-
     def _text(self, text: str) -> str:
         return self._dialect.storable_text(text)
+
+
+def _flag(condition: str) -> str:
+    return f"CASE WHEN {condition} THEN 1 ELSE 0 END"
 
 
 def _parameters(changes: Mapping[str, tuple[str, list[Any]]]) -> list[Any]:

@@ -79,8 +79,7 @@ class Listener:
         self._is_logged = False
 
     def begin(self, session: Session, *, pooled: bool) -> None:
-        """Called with each new connection, before the first claim on it."""
-        self.listening = False
+        """Called before the first claim on a connection."""
         reason = POOLED if pooled else self._listen(session)
         if reason:
             self._log_unavailable(session.alias, reason)

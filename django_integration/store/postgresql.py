@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 # jit: if a disabled plan is needed after all, its cost penalty would make PostgreSQL compile it.
 PLANNER = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
 SET_LOCK_TIMEOUT = (
-    f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}s', {{local}})"
-    " WHERE current_setting('lock_timeout') = '0'"
+    "CASE WHEN current_setting('lock_timeout') = '0'"
+    f" THEN set_config('lock_timeout', '{LOCK_TIMEOUT}s', {{local}}) END"
 )
-FOR_SESSION = "; ".join(
-    [*(f"SET {name} = off" for name in PLANNER), SET_LOCK_TIMEOUT.format(local="false")]
+SETTINGS = ", ".join([*(f"set_config('{name}', 'off', {{local}})" for name in PLANNER),
+                      SET_LOCK_TIMEOUT])  # fmt: skip
+FOR_SESSION = (
+    f"SELECT is_pooled, {SETTINGS.format(local='is_pooled')}"
+    " FROM (SELECT pg_backend_pid() <> %s AS is_pooled) AS session"
 )
-FOR_TRANSACTION = "; ".join(
-    [*(f"SET LOCAL {name} = off" for name in PLANNER), SET_LOCK_TIMEOUT.format(local="true")]
-)
+"""One parameter: the process id that the client knows. A pooler invents one for its clients, and
+its session is shared: there the settings last no longer than this statement."""
+FOR_TRANSACTION = f"SELECT {SETTINGS.format(local='true')}"
 FOR_LIST = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
 """For a page of the admin, where sorting is allowed: few rows, or rows in an index's order."""
 
@@ -88,12 +91,8 @@ class PostgreSQL(Dialect):
         return sql, [relay_id, *params, limit, most, most, relay_id, lease]
 
     def configure_session(self, session: Session) -> None:
-        # A pooler invents the process id that it reports to its clients at startup.
-        (actual,) = session.rows("SELECT pg_backend_pid()")[0]
-        self.pooled = actual != session.raw.info.backend_pid
+        self.pooled, *_ = session.rows(FOR_SESSION, [session.raw.info.backend_pid])[0]
         self._holds_any_text = session.raw.info.parameter_status("server_encoding") == "UTF8"
-        if not self.pooled:
-            session.run(FOR_SESSION)
 
     def blocks_event_loop(self, wrapper: Any) -> bool:
         driver = wrapper.Database

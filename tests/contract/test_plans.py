@@ -14,7 +14,7 @@ from django.db import connections
 
 from django_integration.store.dialect import ClaimRequest
 from django_integration.store.mysql import MySQL
-from django_integration.store.postgresql import FOR_SESSION, PostgreSQL
+from django_integration.store.postgresql import FOR_TRANSACTION, PostgreSQL
 from django_integration.store.sqlite import SQLite
 from django_integration.store.watermark import Start
 from tests.helpers import wait_for
@@ -106,7 +106,7 @@ def _postgresql(database, request, start):
     sql, params = PostgreSQL().claim_statement(request, start)
     with connections[database.alias].cursor() as cursor:
         cursor.execute("BEGIN")
-        cursor.execute(FOR_SESSION)
+        cursor.execute(FOR_TRANSACTION)
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params)
         answer = cursor.fetchone()[0]
         cursor.execute("ROLLBACK")

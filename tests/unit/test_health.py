@@ -136,7 +136,7 @@ CASES = {
     "one message left alone": (
         outbox(oldest=3 * HOUR, waiting=1),
         Fleet((seen(rate=300.0),)),
-        ("error", f"{LATE}1 relay is at work, but left it alone: 300.0 messages/s, 1 waiting"),
+        ("error", f"{LATE}1 relay is at work, but has not taken it: 300.0 messages/s, 1 waiting"),
     ),
     "late in flight": (
         outbox(oldest=3 * HOUR, in_flight=1),

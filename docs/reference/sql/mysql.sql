@@ -88,6 +88,33 @@ SET claimed_by = %s, claimed_until = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000
 WHERE id IN (%s);
 COMMIT;
 
+-- claim without orphans: A claim that takes over no expired lease, after the database was away.
+BEGIN;
+SELECT due_at, LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0),
+    id, task_id, task_name,
+    CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN args ELSE '' END,
+    CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN kwargs ELSE '' END,
+    CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN options ELSE '' END,
+    CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0,
+    updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
+    (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) > %s
+FROM celery_outbox FORCE INDEX (celery_outbox_due)
+WHERE due_at >= %s - INTERVAL 1 SECOND
+  AND due_at >= %s
+  AND due_at <= UTC_TIMESTAMP(6)
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+  AND (claimed_until IS NULL OR claimed_by = %s)
+  AND schema_version IN (%s)
+ORDER BY due_at, id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+UPDATE celery_outbox FORCE INDEX (PRIMARY)
+SET claimed_by = %s, claimed_until = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
+WHERE id IN (%s);
+COMMIT;
+
 -- claim large rows: Reads the contents of large rows last.
 BEGIN;
 SELECT due_at, LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0),
@@ -180,6 +207,16 @@ WHERE target.id = chosen.id
   AND claimed_by = %s;
 COMMIT;
 
+-- renew: A batch takes long; which rows it lost, if it lost any.
+UPDATE celery_outbox FORCE INDEX (PRIMARY)
+SET claimed_until = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
+WHERE id IN (%s, %s, %s)
+  AND claimed_by = %s;
+SELECT id
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id IN (%s, %s, %s)
+  AND claimed_by = %s;
+
 -- release: Give claimed rows back, due at once.
 UPDATE celery_outbox FORCE INDEX (PRIMARY)
 SET claimed_by = NULL, claimed_until = NULL
@@ -207,18 +244,26 @@ FROM (
 ) AS counted;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), max(waited), sum(leased)
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 AS waited,
-        TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0 AS seconds_left,
-        CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
-    WHERE due_at IS NOT NULL
+    WHERE due_at <= UTC_TIMESTAMP(6)
     ORDER BY due_at, id
     LIMIT %s
-) AS pending;
+) AS part;
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
+FROM (
+    SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue
+    FROM celery_outbox FORCE INDEX (celery_outbox_due)
+    WHERE due_at > UTC_TIMESTAMP(6)
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
 SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
 FROM (
     SELECT task_name, claimed_by, last_error,

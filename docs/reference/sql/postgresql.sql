@@ -28,16 +28,14 @@ SELECT pg_notify('celery_outbox', '');
 SELECT pg_notify('celery_outbox', '');
 
 -- open session: The first statements of a relay's session.
-SELECT pg_backend_pid();
-SET enable_seqscan = off;
-SET enable_bitmapscan = off;
-SET enable_sort = off;
-SET jit = off;
-SELECT set_config('lock_timeout', '20s', false)
-WHERE current_setting('lock_timeout') = '0';
-LISTEN celery_outbox;
+SELECT is_pooled, set_config('enable_seqscan', 'off', is_pooled),
+    set_config('enable_bitmapscan', 'off', is_pooled),
+    set_config('enable_sort', 'off', is_pooled), set_config('jit', 'off', is_pooled),
+    CASE WHEN current_setting('lock_timeout') = '0' THEN set_config('lock_timeout', '20s', is_pooled) END
+FROM (SELECT pg_backend_pid() <> %s AS is_pooled) AS session;
 
 -- claim: Lease due rows; a full scan of the due index.
+LISTEN celery_outbox;
 WITH due AS MATERIALIZED (
     SELECT id AS due_id,
         octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
@@ -108,6 +106,7 @@ RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
     orphaned, oversized;
 
 -- claim and adopt: A claim that may take its own leased rows.
+LISTEN celery_outbox;
 WITH due AS MATERIALIZED (
     SELECT id AS due_id,
         octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
@@ -115,6 +114,43 @@ WITH due AS MATERIALIZED (
     FROM celery_outbox
     WHERE due_at <= statement_timestamp()
       AND ((claimed_until IS NULL OR claimed_until < statement_timestamp()) OR claimed_by = %s)
+      AND schema_version IN (%s)
+    ORDER BY due_at, id
+    LIMIT %s
+    FOR UPDATE SKIP LOCKED
+), summed AS (
+    SELECT *, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total
+    FROM due
+), fitting AS MATERIALIZED (
+    SELECT due_id, orphaned, size > %s AS oversized
+    FROM summed
+    WHERE total <= %s OR total = size
+), no_disk_wait AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+)
+UPDATE celery_outbox
+SET claimed_by = %s, claimed_until = statement_timestamp() + %s * interval '1 second'
+FROM fitting, no_disk_wait
+WHERE id = due_id
+RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
+    CASE WHEN NOT oversized THEN args ELSE '' END,
+    CASE WHEN NOT oversized THEN kwargs ELSE '' END,
+    CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    extract(epoch from statement_timestamp() - created_at)::float8, updated_at IS NOT NULL,
+    orphaned, oversized;
+
+-- claim without orphans: A claim that takes over no expired lease, after the database was away.
+WITH due AS MATERIALIZED (
+    SELECT id AS due_id,
+        octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
+        coalesce(claimed_by <> %s, false) AS orphaned
+    FROM celery_outbox
+    WHERE due_at >= to_timestamp(%s - 1)
+      AND due_at >= to_timestamp(%s)
+      AND due_at <= statement_timestamp()
+      AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+      AND (claimed_until IS NULL OR claimed_by = %s)
       AND schema_version IN (%s)
     ORDER BY due_at, id
     LIMIT %s
@@ -202,6 +238,16 @@ WHERE id = ANY(%s)
   AND claimed_by = %s;
 COMMIT;
 
+-- renew: A batch takes long; which rows it lost, if it lost any.
+UPDATE celery_outbox
+SET claimed_until = statement_timestamp() + %s * interval '1 second'
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+SELECT id
+FROM celery_outbox
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+
 -- release: Give claimed rows back, due at once.
 UPDATE celery_outbox
 SET claimed_by = NULL, claimed_until = NULL
@@ -229,18 +275,26 @@ FROM (
 ) AS counted;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), max(waited), sum(leased)
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        extract(epoch from statement_timestamp() - created_at)::float8 AS waited,
-        extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
-        CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue
     FROM celery_outbox
-    WHERE due_at IS NOT NULL
+    WHERE due_at <= statement_timestamp()
     ORDER BY due_at, id
     LIMIT %s
-) AS pending;
+) AS part;
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
+FROM (
+    SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue
+    FROM celery_outbox
+    WHERE due_at > statement_timestamp()
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
 SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
 FROM (
     SELECT task_name, claimed_by, last_error,

@@ -62,6 +62,31 @@ SET claimed_by = %s,
 WHERE id IN (SELECT value FROM json_each(%s));
 COMMIT;
 
+-- claim without orphans: A claim that takes over no expired lease, after the database was away.
+BEGIN IMMEDIATE;
+SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0),
+    id, task_id, task_name,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN args ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN kwargs ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    (julianday('now') - julianday(created_at)) * 86400.0, updated_at IS NOT NULL,
+    COALESCE(claimed_by <> %s, 0),
+    (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s
+FROM celery_outbox INDEXED BY celery_outbox_due
+WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND (claimed_until IS NULL OR claimed_by = %s)
+  AND schema_version IN (%s)
+ORDER BY due_at, id
+LIMIT %s;
+UPDATE celery_outbox
+SET claimed_by = %s,
+    claimed_until = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
 -- claim large rows: Reads the contents of large rows last.
 BEGIN IMMEDIATE;
 SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0),
@@ -152,6 +177,16 @@ WHERE id IN (SELECT value FROM json_each(%s))
   AND claimed_by = %s;
 COMMIT;
 
+-- renew: A batch takes long; which rows it lost, if it lost any.
+UPDATE celery_outbox
+SET claimed_until = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+SELECT id
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+
 -- release: Give claimed rows back, due at once.
 UPDATE celery_outbox
 SET claimed_by = NULL, claimed_until = NULL
@@ -179,18 +214,26 @@ FROM (
 ) AS counted;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), max(waited), sum(leased)
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
-        (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
-        CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue
     FROM celery_outbox INDEXED BY celery_outbox_due
-    WHERE due_at IS NOT NULL
+    WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
     ORDER BY due_at, id
     LIMIT %s
-) AS pending;
+) AS part;
+SELECT count(*), sum(leased), sum(attempted), max(overdue)
+FROM (
+    SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue
+    FROM celery_outbox INDEXED BY celery_outbox_due
+    WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
 SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
 FROM (
     SELECT task_name, claimed_by, last_error,
