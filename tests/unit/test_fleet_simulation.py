@@ -48,7 +48,7 @@ def test_the_simulated_rule_is_the_one_in_use() -> None:
         for member in random.sample(range(20), random.randrange(4)):
             turns.remove(member)
             store.check_out(str(member))
-        assert turns.before_first_gap(0.0) == store.first_gap("another")
+        assert turns.before_first_gap(0.0) == store.turns("another").first_gap
 
 
 def test_after_everybody_started_at_once_the_looks_come_apart() -> None:
