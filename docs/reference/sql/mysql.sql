@@ -259,19 +259,20 @@ SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error 
 WHERE relay_id = %s;
 
 -- check-in without a slot: After the look; once per second, of all together.
-SELECT min(turn)
+SELECT min(CASE WHEN turn >= 0 AND (following IS NULL OR following > turn + 1.75) THEN turn END),
+    sum(CASE WHEN turn < 0.5 OR seen > -0.5 THEN 1 ELSE 0 END) - 1
 FROM (
-    SELECT turn, lead(turn) OVER (ORDER BY turn) AS following
+    SELECT turn, seen, lead(turn) OVER (ORDER BY turn) AS following
     FROM (
-        SELECT 0e0 AS turn UNION ALL
-        SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), turn_at) / 1000000e0
+        SELECT 0e0 AS turn, 0e0 AS seen UNION ALL
+        SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), turn_at) / 1000000e0,
+            TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), seen_at) / 1000000e0
         FROM celery_outbox_relay
-        WHERE turn_at > UTC_TIMESTAMP(6)
+        WHERE turn_at > UTC_TIMESTAMP(6) + INTERVAL ROUND(-0.5 * 1000000) MICROSECOND
           AND expires_at > UTC_TIMESTAMP(6)
           AND relay_id <> %s
     ) AS turns
-) AS ordered
-WHERE following IS NULL OR following > turn + 1.75;
+) AS ordered;
 UPDATE celery_outbox_relay
 SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
     seen_at = UTC_TIMESTAMP(6),
