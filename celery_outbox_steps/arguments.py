@@ -122,6 +122,13 @@ DEAD_OLDER_THAN = click.option(
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and change nothing."
 )
+MAX_AGE = click.option(
+    "--max-age",
+    type=Parsed(age),
+    metavar="SECONDS",
+    help="Exit with status 1 if a message has been due for longer than this, whatever the reason:"
+    " seconds, or 90s, 15m. Without it the exit status is 0, and 60 seconds count as late.",
+)
 TOP = click.option(
     "--top", type=int, default=10, metavar="COUNT", help="Number of failing tasks to list."
 )

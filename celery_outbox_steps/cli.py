@@ -16,6 +16,7 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_outbox_steps import arguments
 from celery_outbox_steps.errors import OutboxError
+from celery_outbox_steps.status_text import counted, status_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,24 +45,33 @@ def outbox(ctx: click.Context) -> None:
 
 
 @outbox.command(cls=OutboxCommand)
+@arguments.MAX_AGE
 @arguments.TOP
 @arguments.WATCH
 @arguments.FORMAT
 @arguments.JSON
 @click.pass_context
 def status(
-    ctx: click.Context, top: int, watch: float | None, output_format: str, *, as_json: bool
+    ctx: click.Context,
+    max_age: float | None,
+    top: int,
+    watch: float | None,
+    output_format: str,
+    *,
+    as_json: bool,
 ) -> None:
-    """Show pending, in-flight and failing messages, dead letters, and which relays hold rows."""
+    """Say whether messages get through, and if not, why; then the numbers and the relays."""
     output = Output(ctx, as_json=as_json or output_format == "json")
-    _print_status(ctx.obj.app, top, output)
+    is_late = _print_status(ctx.obj.app, top, max_age, output)
     try:
         while watch:
             time.sleep(watch)
             output.print_line()
-            _print_status(ctx.obj.app, top, output)
+            is_late = _print_status(ctx.obj.app, top, max_age, output)
     except KeyboardInterrupt:
         pass
+    if is_late and max_age is not None:
+        ctx.exit(1)
 
 
 @outbox.command(cls=OutboxCommand)
@@ -72,15 +82,16 @@ def drain(ctx: click.Context, *, as_json: bool) -> None:
     from celery_outbox_steps import operate
 
     output = Output(ctx, as_json=as_json)
-    depth = sum(each["depth"] for each in operate.status(ctx.obj.app, 0))
     result = output.with_progress(
-        "Draining", depth, lambda progress: operate.drain(ctx.obj.app, progress)
+        "Draining",
+        operate.count_waiting(ctx.obj.app),
+        lambda progress: operate.drain(ctx.obj.app, progress),
     )
     done = {"published": result.published, "failed": result.retried, "dead": result.dead}
     output.print_result(
         done,
         f"{result.published} published, {result.retried} to be tried again, "
-        f"{_counted(result.dead, 'dead letter')}",
+        f"{counted(result.dead, 'dead letter')}",
     )
 
 
@@ -118,13 +129,13 @@ def replay(
     found = operate.count_dead_letters(app, which, limit)
     if dry_run:
         output.print_result(
-            {"matching": found}, f"{_counted(found, 'dead letter')} would be replayed"
+            {"matching": found}, f"{counted(found, 'dead letter')} would be replayed"
         )
         return
     done = output.with_progress(
         "Replaying", found, lambda progress: operate.replay(app, which, progress, limit)
     )
-    output.print_result({"replayed": done}, f"{_counted(done, 'dead letter')} replayed")
+    output.print_result({"replayed": done}, f"{counted(done, 'dead letter')} replayed")
 
 
 @outbox.command(cls=OutboxCommand)
@@ -157,8 +168,8 @@ def purge(
             "Purging", total, lambda progress: operate.purge(app, plan, progress)
         )
         verb = "deleted"
-    published = _counted(counts["published"], "published row")
-    dead_letters = _counted(counts["dead_letters"], "dead letter")
+    published = counted(counts["published"], "published row")
+    dead_letters = counted(counts["dead_letters"], "dead letter")
     output.print_result(counts, f"{published} and {dead_letters} {verb}")
 
 
@@ -183,40 +194,13 @@ class Output:
             return work(bar.update)
 
 
-def _print_status(app: Any, top: int, output: Output) -> None:
+def _print_status(app: Any, top: int, max_age: float | None, output: Output) -> bool:
+    """Print the status. Returns whether a message of one of the outboxes is late."""
     from celery_outbox_steps import operate
 
-    found = operate.status(app, top)
+    found = operate.status(app, top, max_age)
     text = (
-        json.dumps(found, default=str) if output.as_json else "\n\n".join(map(_status_text, found))
+        json.dumps(found, default=str) if output.as_json else "\n\n".join(map(status_text, found))
     )
     output.print_line(text)
-
-
-def _status_text(found: dict[str, Any]) -> str:
-    """The outbox of one database as text."""
-    more = "+" if found["capped"] else ""
-    lines = [
-        f"database {found['database']}",
-        f"  waiting        {found['depth']}{more}",
-        f"  in flight      {found['in_flight']}{more}",
-        f"  failing        {found['failing']}{more}",
-        f"  dead letters   {found['dead_letters']}{more}",
-        f"  kept           {found['published']}{more}",
-        f"  oldest         {found['oldest_pending_seconds']:.1f} s",
-    ]
-    lines += [
-        f"  held by        {each['relay']}: {_counted(each['rows'], 'row')}, lease ends in "
-        f"{each['seconds_left']:.0f} s"
-        for each in found["relays"]
-    ]
-    lines += [
-        f"  failing task   {each['task_name']}: {_counted(each['rows'], 'row')}, "
-        f"{each['last_error']}"
-        for each in found["top_failing"]
-    ]
-    return "\n".join(lines)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return any(each["verdict"]["late"] for each in found)

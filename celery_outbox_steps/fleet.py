@@ -39,6 +39,9 @@ COOLING_DOWN = "cooling down after an outage"
 BACKING_OFF = "backing off after an error"
 STOPPED = "stopped"
 
+UNABLE_SECONDS = "unable_seconds"
+"""Among the counters: for how long the relay has been unable to work. Missing or 0: it is able."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:

@@ -10,15 +10,19 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.errors import OutboxError, StoreError
+from celery_outbox_steps.health import MAX_AGE, judge
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.settings import RelayConfig, read
 from celery_outbox_steps.store import DeadLetters, OperatorStore, RelayStore, load_stores
+
+if TYPE_CHECKING:
+    from celery_outbox_steps.fleet import SeenMember
 
 CHUNK = 1000
 
@@ -30,13 +34,42 @@ def no_progress(_: int) -> None:
     """For callers that show no progress."""
 
 
-def status(app: Any, top: int = 10) -> list[dict[str, Any]]:
-    """The statistics of each database's outbox."""
+def status(app: Any, top: int = 10, max_age: float | None = None) -> list[dict[str, Any]]:
+    """The verdict on each database's outbox, its numbers, its relays and its pause."""
     found = []
     for store in load_stores(app):
         with _closing(store):
-            found.append({"database": store.name, **asdict(store.stats(top))})
+            found.append({"database": store.name, **_status_of(store, top, max_age)})
     return found
+
+
+def _status_of(store: OperatorStore, top: int, max_age: float | None) -> dict[str, Any]:
+    stats, fleet = store.stats(top), store.fleet()
+    verdict = judge(stats, fleet, MAX_AGE if max_age is None else max_age)
+    return {
+        "verdict": {**asdict(verdict), "level": verdict.level, "late": verdict.is_late},
+        "in_outbox": stats.in_outbox,
+        **asdict(stats),
+        "relays": [_relay(each) for each in fleet.members],
+        "pause": None if fleet.pause is None else asdict(fleet.pause),
+    }
+
+
+def _relay(seen: SeenMember) -> dict[str, Any]:
+    member = asdict(seen.member)
+    return {
+        "relay": member.pop("relay_id"),
+        **member,
+        "slot": seen.slot,
+        "alive": seen.alive,
+        "started_seconds": seen.started_ago,
+        "seen_seconds": seen.seen_ago,
+    }
+
+
+def count_waiting(app: Any) -> int:
+    """How many messages are due and held by no relay."""
+    return _sum_of(app, lambda store: store.stats(0).waiting)
 
 
 def drain(app: Any, progress: Progress = no_progress) -> BatchResult:

@@ -38,21 +38,32 @@ class Sample:
 class Stats:
     """The state of an outbox, as `status` and the admin show it."""
 
-    depth: int
-    """Rows waiting to be published, in flight or backing off."""
+    waiting: int
+    """Rows that are due, and held by no relay."""
+    scheduled: int
+    """Rows that are not due yet and were never attempted."""
     in_flight: int
+    """Rows that a relay holds."""
+    backing_off: int
+    """Rows that were attempted, and are due again later."""
     failing: int
-    """Rows with at least one failed attempt."""
+    """Rows with at least one failed attempt, in any of the four states above."""
     dead_letters: int
     published: int
     """Published rows that are kept (retention)."""
-    oldest_pending_seconds: float
+    oldest_due_seconds: float
+    """For how long the message that has been due longest has been due; 0 if none is due."""
     capped: bool
     """Whether a count stopped at its cap: read the counts as "at least"."""
-    relays: tuple[dict[str, Any], ...] = field(default=())
+    holders: tuple[dict[str, Any], ...] = field(default=())
     """The relays that hold rows: relay, rows, seconds left of the lease."""
     top_failing: tuple[dict[str, Any], ...] = field(default=())
     """Failing tasks: task_name, rows, last_error."""
+
+    @property
+    def in_outbox(self) -> int:
+        """Rows that are not published yet: each is in exactly one of the four states."""
+        return self.waiting + self.scheduled + self.in_flight + self.backing_off
 
 
 @dataclass(frozen=True, slots=True)

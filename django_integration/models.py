@@ -66,7 +66,7 @@ class CeleryOutboxQuerySet(models.QuerySet["CeleryOutbox"]):
     """The states of a row, by the database's clock."""
 
     def pending(self) -> CeleryOutboxQuerySet:
-        """Not published yet: due, in flight or backing off."""
+        """Not published yet: waiting, scheduled, in flight or backing off."""
         return self.filter(schema.PENDING.q)
 
     def due(self) -> CeleryOutboxQuerySet:
@@ -76,6 +76,14 @@ class CeleryOutboxQuerySet(models.QuerySet["CeleryOutbox"]):
     def in_flight(self) -> CeleryOutboxQuerySet:
         """Leased to a relay."""
         return self.filter(schema.IN_FLIGHT.q)
+
+    def scheduled(self) -> CeleryOutboxQuerySet:
+        """Not due yet, and never attempted."""
+        return self.filter(schema.SCHEDULED.q)
+
+    def backing_off(self) -> CeleryOutboxQuerySet:
+        """Not due yet: after a failure, or because the broker was unavailable."""
+        return self.filter(schema.BACKING_OFF.q)
 
     def failing(self) -> CeleryOutboxQuerySet:
         """At least one attempt failed, and another one will follow."""

@@ -105,22 +105,27 @@ UNLEASED = State(
 )
 DUE_TIME_REACHED = State("due_at <= {now}", Q(due_at__lte=DatabaseNow()))
 DUE_TIME_AHEAD = State("due_at > {now}", Q(due_at__gt=DatabaseNow()))
+ATTEMPTED = State("updated_at IS NOT NULL", Q(updated_at__isnull=False))
+NEVER_ATTEMPTED = State("updated_at IS NULL", Q(updated_at__isnull=True))
 
 PENDING = State("due_at IS NOT NULL", Q(due_at__isnull=False))
-"""Not published yet: due, in flight or backing off."""
+"""Not published yet: waiting, scheduled, in flight or backing off."""
 PUBLISHED = State("due_at IS NULL", Q(due_at__isnull=True))
 """Published, and kept for the retention time."""
 DUE = DUE_TIME_REACHED & UNLEASED
 """Publishable now, and held by no relay."""
 IN_FLIGHT = PENDING & LEASED
 """Leased to a relay."""
-BACKING_OFF = DUE_TIME_AHEAD & UNLEASED
+SCHEDULED = DUE_TIME_AHEAD & UNLEASED & NEVER_ATTEMPTED
+"""Not due yet, and never attempted: stored for later."""
+BACKING_OFF = DUE_TIME_AHEAD & UNLEASED & ATTEMPTED
 """Not due yet: after a failure, or because the broker was unavailable."""
 FAILING = PENDING & State("retries > 0", Q(retries__gt=0))
 """At least one attempt failed, and another one will follow. Overlaps the states above."""
 
 ROW_STATES = {
     "waiting": DUE,
+    "scheduled": SCHEDULED,
     "in_flight": IN_FLIGHT,
     "backing_off": BACKING_OFF,
     "published": PUBLISHED,

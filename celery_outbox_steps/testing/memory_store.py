@@ -201,17 +201,16 @@ class MemoryStore:
 
     def stats(self, top: int = 10) -> Stats:
         with self._lock:
-            pending = self._pending()
+            pending, now = self._pending(), self._clock()
             failing = [row for row in pending if row.retries]
             return Stats(
-                depth=len(pending),
-                in_flight=len(self._in_flight()),
+                **_counted_by_state(pending, now),
                 failing=len(failing),
                 dead_letters=len(self.dead_letters),
                 published=len(self.rows) - len(pending),
-                oldest_pending_seconds=self._age(pending),
+                oldest_due_seconds=max([0.0, *(now - (row.due_at or now) for row in pending)]),
                 capped=False,
-                relays=self._relays(),
+                holders=self._holders(),
                 top_failing=_top_failing(failing, top),
             )
 
@@ -352,7 +351,7 @@ class MemoryStore:
         now = self._clock()
         return [row for row in self._pending() if _is_leased(row, now)]
 
-    def _relays(self) -> tuple[dict[str, Any], ...]:
+    def _holders(self) -> tuple[dict[str, Any], ...]:
         counts = Counter(row.claimed_by for row in self._in_flight())
         return tuple(
             {
@@ -386,6 +385,19 @@ def _is_free(row: MemoryRow, now: float, relay_id: str, *, adopt: bool, orphans:
 
 def _is_leased(row: MemoryRow, now: float) -> bool:
     return row.claimed_until is not None and row.claimed_until >= now
+
+
+def _counted_by_state(pending: list[MemoryRow], now: float) -> dict[str, int]:
+    counts = Counter(_state(row, now) for row in pending)
+    return {name: counts[name] for name in ("waiting", "scheduled", "in_flight", "backing_off")}
+
+
+def _state(row: MemoryRow, now: float) -> str:
+    if _is_leased(row, now):
+        return "in_flight"
+    if (row.due_at or now) <= now:
+        return "waiting"
+    return "scheduled" if row.updated_at is None else "backing_off"
 
 
 def _matches(name: str, pattern: str) -> bool:

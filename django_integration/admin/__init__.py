@@ -1,14 +1,15 @@
-"""The outbox and its dead letters in Django's admin.
+"""The outbox, its dead letters and its relays in Django's admin.
 
 Read-only and redacted. Viewing takes the model's *view* permission, *retry now* and *replay* its
 *change* permission, *discard* its *delete* permission; there is no form for adding, changing or
 deleting a row. Every page costs the same on an empty table and on one of a million rows.
-`outbox.py` and `dead_letters.py` are the two pages, `actions.py` holds the actions.
+`outbox.py`, `dead_letters.py` and `relays.py` are the pages, `actions.py` holds the actions.
 """
 
 from __future__ import annotations
 
 from django_integration.admin.dead_letters import DeadLetterAdmin
 from django_integration.admin.outbox import OutboxAdmin
+from django_integration.admin.relays import RelayAdmin
 
-__all__ = ["DeadLetterAdmin", "OutboxAdmin"]
+__all__ = ["DeadLetterAdmin", "OutboxAdmin", "RelayAdmin"]

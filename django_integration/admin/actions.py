@@ -167,7 +167,7 @@ RETRY = Operation(
     explanation="These messages become due now, so the relay tries them at once. Failed attempts"
     " stay counted: a message with one attempt left becomes a dead letter if it fails again.",
     done="Due now",
-    left_alone="They are in flight, already due, or no longer in the outbox.",
+    left_alone="They are in flight, already due, scheduled for later, or no longer in the outbox.",
     flag=CHANGE,
     allowed=lambda rows: rows.filter(schema.BACKING_OFF.q),
     apply=_make_due,

@@ -1,4 +1,4 @@
-"""What both pages share: read-only, redacted, and the permissions behind each action.
+"""What the pages share: read-only, redacted, and the permissions behind each action.
 
 Nothing here can show an argument that the redactor hid: arguments come from `visible_args` and
 `visible_kwargs`, options from `redaction.visible_options`, the payload is only measured, and the
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from django_integration.models import StoredMessage
 
-    Base = admin.ModelAdmin[StoredMessage]
+    Base = admin.ModelAdmin[Any]
 else:
     Base = admin.ModelAdmin
 
@@ -58,24 +58,16 @@ class SlimChangeList(ChangeList):
         return super().get_queryset(*args, **kwargs).only(*listed)
 
 
-class StoredMessageAdmin(Base):
-    """Read-only. The two pages add their actions."""
+class ReadOnlyAdmin(Base):
+    """No form for adding, changing or deleting a row. Reads the database that is written to."""
 
-    paginator = CappedPaginator
     show_full_result_count = False
     show_facets: ClassVar[Any] = getattr(
         getattr(admin, "ShowFacets", None), "NEVER", None
     )  # Django 5.0
-    list_per_page = 50
-    list_max_show_all = 50
-    search_fields = ("task_id",)
-    search_help_text = "The exact id of a task."
-    listed: tuple[str, ...] = ("task_id", "task_name", "created_at", "retries")
 
     class Media:
         css = {"all": ("celery_outbox/admin.css",)}
-
-    # -- permissions -----------------------------------------------------------------------------
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -85,6 +77,23 @@ class StoredMessageAdmin(Base):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = self.model._default_manager.using(write_alias())
+        return rows
+
+
+class StoredMessageAdmin(ReadOnlyAdmin):
+    """A list of messages, with the summary above it. The two pages add their actions."""
+
+    paginator = CappedPaginator
+    list_per_page = 50
+    list_max_show_all = 50
+    search_fields = ("task_id",)
+    search_help_text = "The exact id of a task."
+    listed: tuple[str, ...] = ("task_id", "task_name", "created_at", "retries")
+
+    # -- permissions -----------------------------------------------------------------------------
 
     def has_resend_permission(self, request: HttpRequest) -> bool:
         """Retry now and replay: the model's change permission."""
@@ -101,8 +110,7 @@ class StoredMessageAdmin(Base):
     # -- queries of a list -----------------------------------------------------------------------
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows = self.model._default_manager.using(write_alias())
-        return rows.defer("payload")
+        return super().get_queryset(request).defer("payload")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return SlimChangeList

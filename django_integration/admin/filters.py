@@ -31,7 +31,7 @@ ROWS_FOR_SUGGESTIONS = 1_000
 
 
 class StateFilter(admin.SimpleListFilter):
-    """Waiting, in flight, backing off, failing, published."""
+    """Waiting, scheduled, in flight, backing off, failing, published."""
 
     title = "state"
     parameter_name = STATE

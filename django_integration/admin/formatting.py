@@ -1,4 +1,4 @@
-"""Durations, points in time and errors, formatted for the pages of the admin.
+"""Points in time and errors, formatted for the pages of the admin.
 
 Pure functions without a query. Texts that come from a row are escaped.
 """
@@ -12,22 +12,10 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html
 
+from celery_outbox_steps.health import age
+
 if TYPE_CHECKING:
     from datetime import datetime
-
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
-
-
-def age(seconds: float, precision: int = 2) -> str:
-    """A duration in its two largest units: "3 min 20 s", "2 d 4 h"."""
-    parts = []
-    left = int(seconds)
-    for size, unit in UNITS:
-        if left >= size:
-            parts.append(f"{left // size} {unit}")
-            left %= size
-    parts.append(f"{left} s")
-    return " ".join(parts[:precision])
 
 
 def moment(point: datetime | None) -> str:

@@ -17,7 +17,7 @@ from django_integration.admin.paging import within_window
 NEWEST_FIRST = ("-id",)
 NEXT_FIRST = ("due_at", "id")
 LATEST_FIRST = ("-due_at", "-id")
-FILTERED = ("id", "task_name", "due_at", "claimed_until", "retries")
+FILTERED = ("id", "task_name", "due_at", "claimed_until", "updated_at", "retries")
 """The columns that a list may filter by."""
 
 
@@ -48,10 +48,9 @@ class ListedState:
 # In-flight rows are at the low end of the due index, failing ones at its high end.
 STATES = {
     "waiting": ListedState("Waiting", schema.DUE.q, schema.DUE_TIME_REACHED.q, indexed=True),
+    "scheduled": ListedState("Scheduled", schema.SCHEDULED.q, schema.DUE_TIME_AHEAD.q),
     "in_flight": ListedState("In flight", schema.IN_FLIGHT.q, schema.PENDING.q),
-    "backing_off": ListedState(
-        "Backing off", schema.BACKING_OFF.q, schema.DUE_TIME_AHEAD.q, indexed=True
-    ),
+    "backing_off": ListedState("Backing off", schema.BACKING_OFF.q, schema.DUE_TIME_AHEAD.q),
     "failing": ListedState("Failing", schema.FAILING.q, schema.PENDING.q, LATEST_FIRST),
     "published": ListedState(
         "Published", schema.PUBLISHED.q, schema.PUBLISHED.q, LATEST_FIRST, indexed=True

@@ -1,8 +1,8 @@
-"""The summary above both lists: how many rows, how old, held by which relay, and what fails.
+"""The summary above the lists: the verdict, how many rows, held by which relay, and what fails.
 
-The numbers are `Store.stats()`, on the connection of the request, so the page shows the same as the
-commands, at the same bounded cost. If they can't be read (on a database that the outbox can't use),
-the page still has its list.
+The numbers are `Store.stats()` and `Store.fleet()`, on the connection of the request, so the page
+shows the same as the commands, at the same bounded cost. If they can't be read (on a database that
+the outbox can't use), the page still has its list.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.formats import number_format
 
 from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.health import age, judge
 from django_integration.admin import charts
 from django_integration.admin.filters import STATE, TASK_NAME
-from django_integration.admin.formatting import age
 from django_integration.admin.paging import along_indexes
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
 from django_integration.store import DjangoStore
 from django_integration.store.session import write_alias
 from django_integration.store.stats import STATS_CAP
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest
 
+    from celery_outbox_steps.health import Verdict
     from celery_outbox_steps.store import Stats
 
 TOP = 5
@@ -62,13 +63,26 @@ class Panel:
 class Summary:
     """What the template shows."""
 
+    verdict: Verdict
+    relays_url: str
     tiles: tuple[Tile, ...]
     panels: tuple[Panel, ...]
-    relays: tuple[dict[str, Any], ...]
+    holders: tuple[dict[str, Any], ...]
     failing: tuple[dict[str, Any], ...]
     capped: bool
     cap: int = STATS_CAP
     rows_read: int = charts.ROWS_READ
+
+
+def verdict_now() -> Verdict | None:
+    """The verdict on the outbox that this project writes to; None if it can't be read."""
+    alias = write_alias()
+    try:
+        with along_indexes(alias):
+            store = DjangoStore(alias, connection=connections[alias])
+            return judge(store.stats(top=0), store.fleet())
+    except StoreError:
+        return None
 
 
 def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
@@ -77,17 +91,19 @@ def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
     try:
         with along_indexes(alias):
             store = DjangoStore(alias, connection=connections[alias])
-            stats = store.stats(top=TOP)
+            stats, fleet = store.stats(top=TOP), store.fleet()
             panels = _panels(store, stats)
     except StoreError:
         return None
     links = Links(request, site)
     return Summary(
+        verdict=judge(stats, fleet),
+        relays_url=links.relays(),
         tiles=_tiles(stats, links),
         panels=panels,
-        relays=tuple({**relay, "left": age(relay["seconds_left"])} for relay in stats.relays),
+        holders=tuple({**each, "left": age(each["seconds_left"])} for each in stats.holders),
         failing=tuple(
-            {**task, "url": links.outbox(**{STATE: "failing", TASK_NAME: task["task_name"]})}
+            {**task, "url": links.outbox(state="failing", task_name=task["task_name"])}
             for task in stats.top_failing
         ),
         capped=stats.capped,
@@ -101,11 +117,15 @@ class Links:
         self._request = request
         self._site = site
 
-    def outbox(self, **query: str) -> str:
-        return self._list(CeleryOutbox, query)
+    def outbox(self, state: str = "", task_name: str = "") -> str:
+        query = {STATE: state, TASK_NAME: task_name}
+        return self._list(CeleryOutbox, {name: value for name, value in query.items() if value})
 
     def dead_letters(self) -> str:
         return self._list(CeleryOutboxDeadLetter, {})
+
+    def relays(self) -> str:
+        return self._list(CeleryOutboxRelay, {})
 
     def _list(self, model: type[Any], query: dict[str, str]) -> str:
         opts = model._meta
@@ -120,43 +140,59 @@ class Links:
 
 
 def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
+    """The first tile is the sum of the next four."""
+    partly = stats.in_outbox >= STATS_CAP
+    dead = "error" if stats.dead_letters else "plain"
+    failing = "warning" if stats.failing else "plain"
     kept = Tile(
         "Published",
         _counted(stats.published),
         "kept for the retention time",
-        links.outbox(**{STATE: "published"}),
+        links.outbox(state="published"),
     )
-    relays = len(stats.relays) or "no"
     return (
-        Tile("In the outbox", _counted(stats.depth), "not published yet", links.outbox()),
+        Tile("In the outbox", _counted(stats.in_outbox), "not published yet", links.outbox()),
+        Tile("Waiting", _counted(stats.waiting), _oldest(stats), links.outbox(state="waiting")),
         Tile(
-            "Oldest",
-            age(stats.oldest_pending_seconds) if stats.depth else "-",
-            "since it was stored",
-            links.outbox(**{STATE: "waiting"}),
+            "Scheduled",
+            _counted(stats.scheduled),
+            "due later",
+            links.outbox(state="scheduled"),
         ),
         Tile(
             "In flight",
             _counted(stats.in_flight),
-            f"held by {relays} relay{'s' if len(stats.relays) > 1 else ''}",
-            links.outbox(**{STATE: "in_flight"}),
+            f"held by {len(stats.holders) or 'no'} relay{'s' if len(stats.holders) > 1 else ''}",
+            links.outbox(state="in_flight"),
+        ),
+        Tile(
+            "Backing off",
+            _counted(stats.backing_off),
+            "tried, due again later",
+            links.outbox(state="backing_off"),
         ),
         Tile(
             "Failing",
-            _counted(stats.failing, partly=stats.depth > STATS_CAP),
-            "will be tried again",
-            links.outbox(**{STATE: "failing"}),
-            "warning" if stats.failing else "plain",
+            _counted(stats.failing, partly=partly),
+            "of these, after an error",
+            links.outbox(state="failing"),
+            failing,
         ),
         Tile(
             "Dead letters",
             _counted(stats.dead_letters),
             "given up, until replayed",
             links.dead_letters(),
-            "error" if stats.dead_letters else "plain",
+            dead,
         ),
         *((kept,) if stats.published else ()),
     )
+
+
+def _oldest(stats: Stats) -> str:
+    if not (stats.waiting or stats.in_flight):
+        return "nothing is due"
+    return f"for up to {age(stats.oldest_due_seconds)}"
 
 
 def _panels(store: DjangoStore, stats: Stats) -> tuple[Panel, ...]:

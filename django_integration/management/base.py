@@ -6,6 +6,7 @@ from those of the click command, for argparse; their values are passed to the cl
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ class OutboxCommand(BaseCommand):
             with click.Context(self.command, obj=SimpleNamespace(app=celery_app())) as context:
                 context.meta[STDOUT] = self.stdout
                 context.invoke(self.command, **values)
+        except click.exceptions.Exit as exc:  # a status without a message
+            sys.exit(exc.exit_code)
         except OutboxError as exc:
             raise CommandError(str(exc)) from exc
         except click.ClickException as exc:

@@ -8,10 +8,21 @@ outbox status` and the admin show the results.
 # ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_outbox_steps.store import Sample, Stats
-from django_integration.schema import DEAD_LETTER, FAILING, LEASED, OUTBOX, PENDING, PUBLISHED
+from django_integration.schema import (
+    ATTEMPTED,
+    DEAD_LETTER,
+    DUE_TIME_AHEAD,
+    DUE_TIME_REACHED,
+    FAILING,
+    LEASED,
+    OUTBOX,
+    PENDING,
+    PUBLISHED,
+    UNLEASED,
+)
 
 if TYPE_CHECKING:
     from django_integration.schema import State
@@ -34,24 +45,68 @@ def read_sample(session: Session, dialect: Dialect) -> Sample:
 
 def read_stats(session: Session, dialect: Dialect, top: int) -> Stats:
     """Everything that `celery outbox status` shows."""
-    depth, oldest, in_flight = session.rows(
-        f"SELECT count(*), max(waited), sum(leased) FROM ({_pending_rows(dialect)}) AS pending",
-        [STATS_CAP + 1],
-    )[0]
+    due = _read_part(session, dialect, DUE_TIME_REACHED)
+    ahead = _read_part(session, dialect, DUE_TIME_AHEAD)
     failing, top_failing = _failing(session, dialect, top)
     dead, dead_capped = _count(session, DEAD_LETTER, "", STATS_CAP)
     kept, kept_capped = _count(session, OUTBOX, f"WHERE {PUBLISHED.text}", STATS_CAP)
     return Stats(
-        depth=_or_estimate(session, dialect, depth, STATS_CAP),
-        in_flight=int(in_flight or 0),
+        **_by_state(session, dialect, due, ahead),
         failing=failing,
         dead_letters=dead,
         published=kept,
-        oldest_pending_seconds=_age(oldest),
-        capped=depth > STATS_CAP or dead_capped or kept_capped,
-        relays=_relays(session, dialect),
+        oldest_due_seconds=due.oldest,
+        capped=due.capped or ahead.capped or dead_capped or kept_capped,
+        holders=_holders(session, dialect),
         top_failing=top_failing,
     )
+
+
+class Part(NamedTuple):
+    """The counts of one part of the due index: what is due, or what is due later."""
+
+    unleased: int
+    leased: int
+    attempted: int
+    """Of the unleased ones."""
+    oldest: float
+    capped: bool
+
+
+def _read_part(session: Session, dialect: Dialect, part: State) -> Part:
+    """Counted apart from the other part: many scheduled rows can't hide a backlog, or be hidden."""
+    rows, leased, attempted, oldest = session.rows(
+        "SELECT count(*), sum(leased), sum(attempted), max(overdue) FROM ("
+        f"SELECT {_flag(dialect, LEASED)} AS leased,"
+        f" {_flag(dialect, UNLEASED & ATTEMPTED)} AS attempted,"
+        f" -({dialect.seconds_until.format('due_at')}) AS overdue"
+        f" FROM {OUTBOX}{dialect.due_index_hint} WHERE {dialect.is_state(part)}"
+        " ORDER BY due_at, id LIMIT %s) AS part",
+        [STATS_CAP + 1],
+    )[0]
+    held = int(leased or 0)
+    return Part(
+        unleased=max(0, min(rows, STATS_CAP) - held),
+        leased=held,
+        attempted=int(attempted or 0),
+        oldest=_age(oldest),
+        capped=rows > STATS_CAP,
+    )
+
+
+def _by_state(session: Session, dialect: Dialect, due: Part, ahead: Part) -> dict[str, int]:
+    """The rows in each state. Those beyond a cap are counted by the database's estimate, if any."""
+    counts = {
+        "waiting": due.unleased,
+        "scheduled": max(0, ahead.unleased - ahead.attempted),
+        "in_flight": due.leased + ahead.leased,
+        "backing_off": ahead.attempted,
+    }
+    if due.capped or ahead.capped:
+        later = "backing_off" if counts["backing_off"] > counts["scheduled"] else "scheduled"
+        rest = _estimated_pending(session, dialect) - sum(counts.values())
+        counts["waiting" if due.capped else later] += max(0, rest)
+    return counts
 
 
 def _pending_rows(dialect: Dialect, order: str = "due_at, id") -> str:
@@ -76,13 +131,14 @@ def _count(session: Session, table: str, where: str, cap: int) -> tuple[int, boo
 
 def _or_estimate(session: Session, dialect: Dialect, found: int, cap: int) -> int:
     """The count; above the cap the database's estimate, if it has one."""
-    if found <= cap:
-        return found
-    estimate = session.rows(dialect.estimate_pending)[0][0] if dialect.estimate_pending else 0
-    return max(cap, int(estimate))
+    return found if found <= cap else max(cap, _estimated_pending(session, dialect))
 
 
-def _relays(session: Session, dialect: Dialect) -> tuple[dict[str, Any], ...]:
+def _estimated_pending(session: Session, dialect: Dialect) -> int:
+    return int(session.rows(dialect.estimate_pending)[0][0]) if dialect.estimate_pending else 0
+
+
+def _holders(session: Session, dialect: Dialect) -> tuple[dict[str, Any], ...]:
     rows = session.rows(
         f"SELECT claimed_by, count(*), min(seconds_left) FROM ({_pending_rows(dialect)}) AS pending"
         " WHERE leased = 1 GROUP BY claimed_by ORDER BY 2 DESC, 1",

@@ -1,7 +1,7 @@
 """A state means the same everywhere: as a queryset, as SQL, in the admin and to a relay.
 
-The table holds a row for every combination of due or not, unleased, leased or expired, failed or
-not, and published rows that are kept.
+The table holds a row for every combination of due or not, unleased, leased or expired, never
+attempted, deferred or failed, and published rows that are kept.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
 
 LEASES = {"unleased": None, "leased": 3600, "expired": -3600}
 DUE = {"due": 0, "ahead": 3600}
+ATTEMPTS = {"never": 0, "deferred": 0, "failed": 2}
 LISTED = {**schema.ROW_STATES, "failing": schema.FAILING}
 METHODS = {
     "waiting": "due",
+    "scheduled": "scheduled",
     "in_flight": "in_flight",
+    "backing_off": "backing_off",
     "published": "published",
     "failing": "failing",
 }
@@ -37,12 +40,12 @@ def states():
 
 @pytest.fixture
 def table(database):
-    """`table`: ids by (due, lease, retries), and those of kept rows."""
+    """`table`: ids by (due, lease, attempts), and those of kept rows."""
     ids = {}
-    for due, lease, retries in product(DUE, LEASES, (0, 2)):
-        ids[due, lease, retries] = database.add(1, due_in=DUE[due], retries=retries)[0]
-    for retries in (0, 2):
-        ids["kept", "unleased", retries] = database.add(1, due_at=None, retries=retries)[0]
+    for due, lease, attempts in product(DUE, LEASES, ATTEMPTS):
+        (ids[due, lease, attempts],) = database.add(1, due_in=DUE[due], **attempted(attempts))
+    for attempts in ("deferred", "failed"):
+        (ids["kept", "unleased", attempts],) = database.add(1, due_at=None, **attempted(attempts))
     now = schema.NOW[database.vendor]
     for (_, lease, _), row_id in ids.items():
         if LEASES[lease] is not None:
@@ -55,17 +58,23 @@ def table(database):
     return ids
 
 
+def attempted(attempts):
+    times = {} if attempts == "never" else {"updated_at": schema.DatabaseNow()}
+    return {"retries": ATTEMPTS[attempts], **times}
+
+
 def expected(ids, state):
     """What the words of `schema.py` mean, in Python."""
 
-    def holds(due, lease, retries):
+    def holds(due, lease, attempts):
         leased = lease == "leased"
         return {
             "waiting": due == "due" and not leased,
             "in_flight": due != "kept" and leased,
-            "backing_off": due == "ahead" and not leased,
+            "scheduled": due == "ahead" and not leased and attempts == "never",
+            "backing_off": due == "ahead" and not leased and attempts != "never",
             "published": due == "kept",
-            "failing": due != "kept" and retries > 0,
+            "failing": due != "kept" and attempts == "failed",
             "pending": due != "kept",
         }[state]
 
@@ -133,13 +142,16 @@ def test_a_relay_that_adopts_claims_its_own_leased_rows_too(database, table):
 def test_the_numbers_of_status_count_the_same_rows(database, table):
     stats = database.store().stats()
     counted = {
-        "pending": stats.depth,
+        "pending": stats.in_outbox,
+        "waiting": stats.waiting,
+        "scheduled": stats.scheduled,
         "in_flight": stats.in_flight,
+        "backing_off": stats.backing_off,
         "failing": stats.failing,
         "published": stats.published,
     }
     assert counted == {name: len(expected(table, name)) for name in counted}
-    assert sum(relay["rows"] for relay in stats.relays) == stats.in_flight
+    assert sum(relay["rows"] for relay in stats.holders) == stats.in_flight
 
 
 def test_the_models_have_the_columns_that_the_statements_name(database):

@@ -37,7 +37,8 @@ class MaintenanceContract:
         sample = backend.store().sample()
         assert (sample.depth, sample.dead_letters, sample.oldest_pending_seconds) == (0, 0, 0.0)
         stats = backend.store().stats()
-        assert (stats.depth, stats.in_flight, stats.failing, stats.published) == (0, 0, 0, 0)
+        assert (stats.in_outbox, stats.failing, stats.published) == (0, 0, 0)
+        assert stats.oldest_due_seconds == 0.0
         assert stats.capped is False
 
     def test_stats_and_sample_count_what_is_there(self, backend: Backend) -> None:
@@ -48,9 +49,11 @@ class MaintenanceContract:
         backend.pass_time(50)
         assert len(backend.store().claim(1, LEASE, "other")) == 1
         stats = store.stats()
-        assert (stats.depth, stats.in_flight, stats.failing) == (2, 1, 1)
+        assert (stats.in_outbox, stats.failing) == (2, 1)
+        assert (stats.waiting, stats.scheduled) == (0, 0)
+        assert (stats.in_flight, stats.backing_off) == (1, 1)
         assert (stats.dead_letters, stats.published) == (1, 1)
-        relay = only(stats.relays)
+        relay = only(stats.holders)
         assert (relay["relay"], relay["rows"]) == ("other", 1)
         assert relay["seconds_left"] == pytest.approx(LEASE, abs=20)
         failing = {"task_name": "shop.mail", "rows": 1, "last_error": "boom"}
@@ -59,6 +62,18 @@ class MaintenanceContract:
         sample = store.sample()
         assert (sample.depth, sample.dead_letters) == (2, 1)
         assert sample.oldest_pending_seconds == pytest.approx(50, abs=20)
+
+    def test_the_oldest_due_row_is_the_one_that_has_been_due_longest(
+        self, backend: Backend
+    ) -> None:
+        store = backend.store()
+        backend.add(1, due_in=3600)
+        assert store.stats().oldest_due_seconds == 0.0
+        assert store.stats().scheduled == 1
+        backend.add()
+        backend.pass_time(50)
+        assert len(store.claim(1, LEASE, "me")) == 1
+        assert store.stats().oldest_due_seconds == pytest.approx(50, abs=20)
 
     def test_a_wait_ends_by_itself(self, backend: Backend) -> None:
         assert backend.store().wait(0.01) is False

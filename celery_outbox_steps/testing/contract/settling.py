@@ -184,7 +184,7 @@ class SettlingContract:
         store, message = claim_and_lose(backend, retention)
         assert store.settle([Published(message)], "me") == 0
         assert backend.store().claim(10, LEASE, "successor") == []
-        assert store.stats().depth == 0
+        assert store.stats().in_outbox == 0
 
     @pytest.mark.parametrize("retention", [None, 3600])
     def test_a_published_row_is_fenced_off_while_another_relay_holds_it(

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 
+from celery_outbox_steps.fleet import RELAYING, STANDING_BY, Member
 from celery_outbox_steps.messages import Dead, Published
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
@@ -25,7 +26,8 @@ def app(postgresql: None, settings: Any) -> Any:
     app.conf.task_default_queue = f"operate-{uuid4().hex[:8]}"
     settings.CELERY_OUTBOX_APP = app
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM celery_outbox_dead_letter")
+        for table in ("dead_letter", "relay", "pause"):
+            cursor.execute(f"DELETE FROM celery_outbox_{table}")
     return app
 
 
@@ -34,6 +36,17 @@ def store(app: Any) -> Iterator[DjangoStore]:
     store = DjangoStore("default", retention=3600)
     yield store
     store.close()
+
+
+@pytest.fixture
+def join(store: DjangoStore) -> Any:
+    """`join("a", "relaying")`: a relay of the worker celery@a checks in."""
+
+    def join(name: str, state: str = RELAYING, **about: Any) -> None:
+        member = Member(name, f"celery@{name}", "1.0", state, **about)
+        store.check_in(member, relays=2, wants_slot=state != STANDING_BY)
+
+    return join
 
 
 @pytest.fixture

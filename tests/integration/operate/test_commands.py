@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta, timezone
 from io import StringIO
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from django.db import connection
 
 from celery_outbox_steps.cli import outbox
 from celery_outbox_steps.errors import OutboxError
+from celery_outbox_steps.fleet import STANDING_BY, WAITING_FOR_BROKER
 from celery_outbox_steps.messages import Dead
 from celery_outbox_steps.operate import drain, replay
 from celery_outbox_steps.store import DeadLetters
@@ -25,6 +27,10 @@ from django_integration.tasks import purge
 def celery(app: Any, *arguments: str) -> Any:
     """`celery outbox <arguments>`, in this process."""
     return CliRunner().invoke(outbox, arguments, obj=SimpleNamespace(app=app))
+
+
+def without_seconds(text: str) -> str:
+    return re.sub(r"seen \d+ s", "seen - s", text)
 
 
 def manage(*arguments: str) -> str:
@@ -58,7 +64,11 @@ class TestStatus:
     def test_status_is_json_for_a_machine(self, app):
         app.send_task("operate.task")
         (found,) = json.loads(celery(app, "status", "--json").output)
-        assert (found["database"], found["depth"], found["in_flight"]) == ("default", 1, 0)
+        assert (found["database"], found["in_outbox"]) == ("default", 1)
+        assert (found["waiting"], found["scheduled"]) == (1, 0)
+        assert (found["in_flight"], found["backing_off"]) == (0, 0)
+        assert (found["verdict"]["condition"], found["verdict"]["late"]) == ("no relay", False)
+        assert (found["relays"], found["pause"]) == ([], None)
 
     def test_status_names_who_holds_rows_and_which_tasks_fail(self, app, store):
         app.send_task("operate.failing")
@@ -74,7 +84,79 @@ class TestStatus:
     def test_stats_says_the_same(self, app):
         app.send_task("operate.task")
         assert "waiting        1\n" in manage("celery_outbox_stats")
-        assert json.loads(manage("celery_outbox_stats", "--format", "json"))[0]["depth"] == 1
+        assert json.loads(manage("celery_outbox_stats", "--format", "json"))[0]["waiting"] == 1
+
+    def test_the_verdict_comes_first(self, app, join, store):
+        assert celery(app, "status").output.startswith(
+            "database default\n  no relay is running: start a worker with --outbox-relay\n"
+        )
+        join("a")
+        assert "\n  healthy: 1 relay at work\n" in celery(app, "status").output
+        store.pause("moving house", "ann")
+        assert "by ann: moving house\n" in celery(app, "status").output.splitlines(keepends=True)[1]
+
+    def test_status_lists_the_relays(self, app, join, store):
+        join("a", rate=2.5)
+        join("b", WAITING_FOR_BROKER, last_error="OperationalError: refused\nTraceback")
+        join("c", STANDING_BY)
+        join("d")
+        store.check_out("d")
+        said = without_seconds(celery(app, "status").output)
+        assert "  relay          celery@a: relaying, slot 0, 2.5 messages/s, seen - s ago\n" in said
+        assert (
+            "  relay          celery@b: waiting for the broker, slot 1, seen - s ago, "
+            "last error: OperationalError: refused\n"
+        ) in said
+        assert "  standing by    celery@c: standing by, seen - s ago\n" in said
+        assert "  gone           celery@d: stopped, seen - s ago\n" in said
+
+    def test_many_standbys_are_one_line(self, app, join):
+        for number in range(6):
+            join(f"w{number}")
+        said = without_seconds(celery(app, "status").output)
+        assert "  standing by    4 relays, the last one seen - s ago\n" in said
+        (found,) = json.loads(celery(app, "status", "--json").output)
+        assert [each["slot"] for each in found["relays"]] == [0, 1, None, None, None, None]
+        assert {each["worker"] for each in found["relays"]} == {f"celery@w{n}" for n in range(6)}
+
+
+class TestProbe:
+    """`status --max-age`: exit status 1 if a message is late, whatever the reason."""
+
+    def test_without_an_age_the_status_is_0(self, app):
+        app.send_task("operate.task")
+        age("celery_outbox", "due_at", 7200)
+        done = celery(app, "status")
+        assert done.exit_code == 0
+        assert "late: the oldest due message has waited 2 h; no relay is running" in done.output
+
+    def test_a_message_that_is_due_for_longer_is_late(self, app):
+        app.send_task("operate.task")
+        age("celery_outbox", "due_at", 100)
+        assert celery(app, "status", "--max-age", "90").exit_code == 1
+        assert celery(app, "status", "--max-age", "2m").exit_code == 0
+        with pytest.raises(SystemExit, match="1"):
+            manage("celery_outbox_stats", "--max-age", "90")
+        assert manage("celery_outbox_stats", "--max-age", "2m")
+
+    def test_a_pause_is_no_excuse(self, app, join, store):
+        join("a")
+        store.pause("moving house", "ann")
+        assert celery(app, "status", "--max-age", "60").exit_code == 0
+        app.send_task("operate.task")
+        age("celery_outbox", "due_at", 100)
+        late = celery(app, "status", "--max-age", "60")
+        assert (late.exit_code, "by ann: moving house" in late.output) == (1, True)
+
+    def test_an_empty_outbox_is_not_late_even_without_a_relay(self, app):
+        assert celery(app, "status", "--max-age", "60", "--json").exit_code == 0
+
+    def test_a_scheduled_message_is_not_late(self, app):
+        app.send_task("operate.task")
+        age("celery_outbox", "created_at", 7200)
+        age("celery_outbox", "due_at", -7200)
+        done = celery(app, "status", "--max-age", "60")
+        assert (done.exit_code, "scheduled      1\n" in done.output) == (0, True)
 
 
 class TestDrain:

@@ -34,7 +34,7 @@ class Case(TestCase):
 
     def stats(self) -> None:
         (found,) = json.loads(manage("celery_outbox_stats", "--format", "json"))
-        assert found["depth"] == 1
+        assert found["in_outbox"] == 1
         assert "waiting        1\n" in celery(self.app, "status").output
 
     def drain(self) -> None:

@@ -20,7 +20,13 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from celery_outbox_steps.fleet import STANDING_BY, UNABLE_SECONDS, WAITING_FOR_BROKER
+from django_integration.models import (
+    CeleryOutbox,
+    CeleryOutboxDeadLetter,
+    CeleryOutboxPause,
+    CeleryOutboxRelay,
+)
 from tests.integration.admin import project
 from tests.integration.admin.cases.conftest import (
     DEAD,
@@ -30,9 +36,13 @@ from tests.integration.admin.cases.conftest import (
     ahead,
     backing_off,
     buried,
+    gone,
     in_flight,
+    outbox_store,
     person,
     published,
+    relay,
+    scheduled,
     waiting,
 )
 from tests.services import programs
@@ -49,6 +59,7 @@ FLAGS = (
 )  # fmt: skip
 DESKTOP = (1360, 1100)
 NARROW = (390, 1500)
+REFUSED = "OperationalError: [Errno 111] Connection refused"
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -169,13 +180,27 @@ def busy_shop() -> None:
     for number in range(35):
         since = ago(minutes=(number * 37) % 59 if number < 20 else 49 * (number - 18))
         task = (mail, charge)[number % 3 == 0]
-        rows.append(partial(waiting, created_at=since, due_at=since, task_name=task))
+        due = ago(seconds=number / 3)
+        rows.append(partial(waiting, created_at=since, due_at=due, task_name=task))
+    for number in range(2):
+        rows.append(partial(scheduled, due_at=ahead(hours=number + 5), task_name=mail))
     for number in range(11):
-        relay = "worker-2:23:9f0c" if number % 3 == 0 else "worker-1:17:ab12"
-        rows.append(partial(in_flight, created_at=ago(seconds=50 * number), claimed_by=relay))
+        holder = "worker-2:23:9f0c" if number % 3 == 0 else "worker-1:17:ab12"
+        due = ago(seconds=number)
+        rows.append(
+            partial(
+                in_flight,
+                created_at=ago(seconds=50 * number),
+                due_at=due,
+                claimed_by=holder,
+                claimed_until=ahead(seconds=50),
+            )
+        )
     random.Random(1).shuffle(rows)
     for row in rows:
         row()
+    relay("worker-1", rate=212.4)
+    relay("worker-2", rate=187.9)
     for number in range(8):
         dead = ago(minutes=9 * number * number + 4)
         buried(dead_at=dead, created_at=dead, task_name=(mail, charge)[number % 2])
@@ -190,11 +215,11 @@ def test_summary_numbers_in_light_dark_and_narrow(browser: Browser) -> None:
         browser.settings(**look)
         browser.open(OUTBOX)
         browser.picture(name)
-        tiles = browser.tiles()
-        assert tiles.pop("Oldest").startswith("13 h")
-        assert tiles == {
-            "In the outbox": "55", "In flight": "11", "Failing": "9", "Dead letters": "8",
+        assert browser.tiles() == {
+            "In the outbox": "57", "Waiting": "35", "Scheduled": "2", "In flight": "11",
+            "Backing off": "9", "Failing": "9", "Dead letters": "8",
         }  # fmt: skip
+        assert "for up to" in browser.text
         _nothing_sticks_out(browser)
     browser.settings()
     assert ERROR in browser.text
@@ -208,11 +233,107 @@ def test_summary_numbers_in_light_dark_and_narrow(browser: Browser) -> None:
     ]  # fmt: skip
 
 
+def _healthy() -> None:
+    waiting(due_at=ago(seconds=3))
+    relay("web-1", rate=41.2)
+    relay("web-2", rate=38.0)
+    for number in range(3, 21):
+        relay(f"web-{number}", STANDING_BY, standing_by=True)
+
+
+def _late_without_a_relay() -> None:
+    waiting(due_at=ago(hours=3, seconds=20))
+    CeleryOutboxRelay.objects.all().delete()
+    gone("web-1", hours=3, seconds=10)
+
+
+def _paused() -> None:
+    CeleryOutbox.objects.all().delete()
+    outbox_store().pause("moving the orders to another broker", "ann@example.com")
+    CeleryOutboxPause.objects.update(paused_at=ago(hours=2, seconds=5))
+
+
+def _broker_away() -> None:
+    outbox_store().resume()
+    away = {"last_error": REFUSED, "counters": {UNABLE_SECONDS: 312}}
+    relay("web-1", WAITING_FOR_BROKER, **away)
+
+
+def _no_relay() -> None:
+    CeleryOutboxRelay.objects.all().delete()
+
+
+VERDICTS = {
+    "healthy": (_healthy, "ok", "Healthy: 2 relays at work, 18 standing by"),
+    "late": (
+        _late_without_a_relay,
+        "error",
+        "Late: the oldest due message has waited 3 h; no relay has been seen for 3 h:"
+        " start a worker with --outbox-relay",
+    ),
+    "paused": (
+        _paused,
+        "warning",
+        "Paused for 2 h by ann@example.com: moving the orders to another broker",
+    ),
+    "broker-away": (
+        _broker_away,
+        "warning",
+        f"The broker has been away for 5 min 12 s: {REFUSED}",
+    ),
+    "no-relay": (_no_relay, "warning", "No relay is running: start a worker with --outbox-relay"),
+}
+
+
+def test_the_verdict_in_each_state_in_light_dark_and_narrow(browser: Browser) -> None:
+    browser.log_in(person(superuser=True))
+    colours: dict[tuple[str, bool], set[tuple[str, str]]] = {}
+    for name, (arrange, level, text) in VERDICTS.items():
+        arrange()
+        for look in ({}, {"dark": True}, {"size": NARROW}):
+            browser.settings(**look)
+            browser.open(OUTBOX)
+            line = browser.find(".outbox-verdict")
+            assert line.find_element(By.TAG_NAME, "span").text == text
+            assert f"outbox-verdict-{level}" in line.get_attribute("class")
+            colour = (
+                line.value_of_css_property("border-left-color"),
+                line.value_of_css_property("background-color"),
+            )
+            colours.setdefault((level, "dark" in look), set()).add(colour)
+            _nothing_sticks_out(browser)
+            browser.picture(f"verdict-{name}-{next(iter(look), 'light')}")
+    assert all(len(each) == 1 for each in colours.values())
+    assert len(set.union(*colours.values())) == 6  # three levels, light and dark
+
+
+def test_the_page_of_relays(browser: Browser) -> None:
+    _healthy()
+    relay("web-2", WAITING_FOR_BROKER, last_error=REFUSED)
+    for number in range(7, 21):
+        CeleryOutboxRelay.objects.filter(worker=f"celery@web-{number}").delete()
+    gone("old-1", minutes=11)
+    outbox_store().check_out("web-6:17:ab12")
+    browser.log_in(person(superuser=True))
+    for name, look in {
+        "admin-relays": {"size": (1360, 640)},
+        "admin-relays-dark": {"dark": True},
+    }.items():
+        browser.settings(**look)
+        browser.open(OUTBOX)
+        browser.click(".outbox-verdict a")
+        browser.picture(name)
+        assert len(browser.all("#result_list tbody tr")) == 7
+        assert browser.texts(".field-slot")[:2] == ["0", "1"]
+        assert browser.texts(".outbox-gone") == ["celery@old-1", "celery@web-6"]
+        assert browser.all("#content .addlink, #content .deletelink, select[name=action]") == []
+
+
 def _nothing_sticks_out(browser: Browser) -> None:
     """The summary fits the screen; only Django's own table may scroll."""
     script = """
         const page = document.documentElement.clientWidth;
-        return [...document.querySelectorAll('.outbox-tile, .outbox-panel')]
+        return [...document.querySelectorAll('.outbox-tile, .outbox-panel, .outbox-verdict')]
             .filter(each => each.getBoundingClientRect().right > page + 1).length"""
     assert browser.driver.execute_script(script) == 0
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from celery_outbox_steps.fleet import RELAYING, Member
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
+from django_integration.store import DjangoStore
 from tests.integration.admin import project
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 OUTBOX = "admin:celery_outbox_celeryoutbox_changelist"
 DEAD = "admin:celery_outbox_celeryoutboxdeadletter_changelist"
+RELAYS = "admin:celery_outbox_celeryoutboxrelay_changelist"
 ERROR = "NotFound: no exchange 'orders'"
 _numbers = itertools.count(1)
 
@@ -70,8 +73,30 @@ def backing_off(**columns: Any) -> CeleryOutbox:
     return stored(**{"due_at": ahead(hours=1), **failed, **columns})
 
 
+def scheduled(**columns: Any) -> CeleryOutbox:
+    return stored(**{"due_at": ahead(hours=1), **columns})
+
+
 def published(**columns: Any) -> CeleryOutbox:
     return stored(**{"due_at": None, "published_at": ago(minutes=1), **columns})
+
+
+def outbox_store() -> DjangoStore:
+    return DjangoStore("default", connection=connection)
+
+
+def relay(worker: str, state: str = RELAYING, *, standing_by: bool = False, **about: Any) -> None:
+    """A relay that has just checked in."""
+    member = Member(f"{worker}:17:ab12", f"celery@{worker}", "1.0", state, **about)
+    outbox_store().check_in(member, relays=2, wants_slot=not standing_by)
+
+
+def gone(worker: str, **units: float) -> None:
+    """A relay that was killed this long ago."""
+    relay(worker)
+    CeleryOutboxRelay.objects.filter(worker=f"celery@{worker}").update(
+        seen_at=ago(**units), expires_at=ago(**units) + timedelta(seconds=15)
+    )
 
 
 def person(*permissions: str, superuser: bool = False) -> User:

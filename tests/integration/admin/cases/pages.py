@@ -7,25 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.utils import quote
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_integration.admin import actions, charts, formatting, paging, states
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from celery_outbox_steps.fleet import STANDING_BY
+from django_integration import schema
+from django_integration.admin import actions, charts, paging, states
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
 from tests.integration.admin import project
 from tests.integration.admin.cases.conftest import (
     DEAD,
     ERROR,
     OUTBOX,
+    RELAYS,
     ago,
     backing_off,
     buried,
     client_of,
+    gone,
     in_flight,
+    outbox_store,
     person,
     published,
+    relay,
+    scheduled,
     stored,
     waiting,
 )
@@ -57,6 +65,7 @@ def tiles(client: Client) -> dict[str, str]:
 def test_filter_by_state(boss: Client) -> None:
     rows = {
         "waiting": waiting(),
+        "scheduled": scheduled(),
         "in_flight": in_flight(),
         "backing_off": backing_off(),
         "published": published(),
@@ -69,9 +78,9 @@ def test_filter_by_state(boss: Client) -> None:
 
 def test_state_of_a_row_is_the_state_it_is_found_by(boss: Client) -> None:
     lost_lease = waiting(claimed_by="gone", claimed_until=ago(minutes=1))
-    for make in (waiting, in_flight, backing_off, published):
+    for make in (waiting, scheduled, in_flight, backing_off, published):
         make()
-    for name in ("waiting", "in_flight", "backing_off", "published"):
+    for name in schema.ROW_STATES:
         by_filter = set(listed(boss, OUTBOX, state=name))
         labelled = states.with_state(CeleryOutbox.objects.all()).filter(state=name)
         assert by_filter == set(labelled.values_list("pk", flat=True))
@@ -90,7 +99,8 @@ def test_filter_by_task_name_and_search_by_task_id(boss: Client) -> None:
 
 
 def test_summary(boss: Client) -> None:
-    waiting(created_at=ago(hours=2, minutes=3))
+    waiting(due_at=ago(hours=2, minutes=3))
+    scheduled()
     in_flight()
     in_flight(claimed_by="worker-2:18:cd34")
     backing_off()
@@ -99,10 +109,11 @@ def test_summary(boss: Client) -> None:
     found = response.context["summary"]
     numbers = {tile.name: tile.value for tile in found.tiles}
     assert numbers == {
-        "In the outbox": "4", "Oldest": "2 h 3 min", "In flight": "2", "Failing": "1",
-        "Dead letters": "1",
+        "In the outbox": "5", "Waiting": "1", "Scheduled": "1", "In flight": "2",
+        "Backing off": "1", "Failing": "1", "Dead letters": "1",
     }  # fmt: skip
-    assert {relay["relay"] for relay in found.relays} == {"worker-1:17:ab12", "worker-2:18:cd34"}
+    assert found.tiles[1].note == "for up to 2 h 3 min"
+    assert {each["relay"] for each in found.holders} == {"worker-1:17:ab12", "worker-2:18:cd34"}
     assert found.failing[0]["last_error"] == ERROR
     assert "state=failing" in found.failing[0]["url"]
     published()
@@ -143,10 +154,37 @@ def test_empty_tables(boss: Client) -> None:
         assert "No relay holds messages at this moment." in text
 
 
-def test_age() -> None:
-    assert formatting.age(0.4) == "0 s"
-    assert formatting.age(200) == "3 min 20 s"
-    assert formatting.age(2 * 86_400 + 4 * 3_600 + 59) == "2 d 4 h"
+def test_the_verdict_is_above_every_list(boss: Client) -> None:
+    relay("a")
+    relay("b", STANDING_BY, standing_by=True)
+    outbox_store().pause("deploy <b>", "ann")
+    for page in (OUTBOX, DEAD, RELAYS):
+        text = boss.get(reverse(page)).content.decode()
+        assert "outbox-verdict-warning" in text
+        assert "Paused for 0 s by ann: deploy &lt;b&gt;" in text
+    outbox_store().resume()
+    for page in (OUTBOX, DEAD, RELAYS):
+        text = boss.get(reverse(page)).content.decode()
+        assert "Healthy: 1 relay at work, 1 standing by" in text
+
+
+def test_the_page_of_relays_says_what_each_does(boss: Client) -> None:
+    relay("a", rate=12.5)
+    relay("b", STANDING_BY, standing_by=True, last_error=f"{ERROR}\nTraceback")
+    gone("c", minutes=20)
+    outbox_store().check_out("b:17:ab12")
+    page = boss.get(reverse(RELAYS))
+    rows = {row.pk[0]: row for row in page.context["cl"].result_list}
+    shown = page.context["cl"].model_admin
+    assert [shown.state_now(rows[name]) for name in "abc"] == [
+        "relaying", "stopped", "gone, was relaying",
+    ]  # fmt: skip
+    assert (rows["a"].slot, shown.speed(rows["a"])) == (0, "12.5")
+    assert shown.last_seen(rows["c"]) == "20 min ago"
+    text = page.content.decode()
+    assert text.count("outbox-gone") == 2
+    assert text.count("outbox-alive") == 1
+    assert f">{ERROR.replace(chr(39), '&#x27;')}</span>" in text
 
 
 # -- what is hidden ------------------------------------------------------------------------------
@@ -261,6 +299,20 @@ def test_each_action_has_its_permission(act: Act) -> None:
     assert not CeleryOutbox.objects.exists()
 
 
+def test_the_page_of_relays_is_for_looking(viewer: Client) -> None:
+    relay("a")
+    assert viewer.get(reverse(RELAYS)).status_code == 403
+    assert viewer.get(reverse(OUTBOX)).context["summary"].relays_url == ""
+    looks = client_of(person("view_celeryoutboxrelay", "delete_celeryoutboxrelay"))
+    assert "celery@a" in looks.get(reverse(RELAYS)).content.decode()
+    name = "admin:celery_outbox_celeryoutboxrelay"
+    pk = CeleryOutboxRelay.objects.get().pk
+    assert looks.get(reverse(f"{name}_change", args=[quote(pk)])).status_code == 200
+    assert looks.get(reverse(f"{name}_delete", args=[quote(pk)])).status_code == 403
+    assert looks.get(reverse(f"{name}_add")).status_code == 403
+    assert looks.get(reverse(RELAYS), {"worker__startswith": "c"}).status_code == 400
+
+
 def test_summary_links_only_where_the_user_may_go() -> None:
     buried()
     found = client_of(person("view_celeryoutbox")).get(reverse(OUTBOX)).context["summary"]
@@ -282,15 +334,15 @@ def test_nothing_happens_before_the_confirmation(boss: Client) -> None:
 
 
 def test_retry_now(boss: Client, act: Act) -> None:
-    row, held, due = backing_off(), in_flight(), waiting()
-    response = act(boss, OUTBOX, "retry_now", row, held, due)
+    row, held, due, later = backing_off(), in_flight(), waiting(), scheduled()
+    response = act(boss, OUTBOX, "retry_now", row, held, due, later)
     text = response.content.decode()
     assert "Due now: 1." in text
-    assert "Left alone: 2." in text
+    assert "Left alone: 3." in text
     changed = CeleryOutbox.objects.get(pk=row.pk)
     assert abs(changed.due_at - timezone.now()) < timedelta(seconds=30)
     assert (changed.retries, changed.last_error) == (2, ERROR)
-    for other in (held, due):
+    for other in (held, due, later):
         assert CeleryOutbox.objects.get(pk=other.pk).due_at == other.due_at
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.action_flag) == (str(row.pk), CHANGE)

@@ -118,7 +118,7 @@ def test_the_rows_of_all_tenants_are_in_the_public_schema(app: Any, tenants: lis
     for name in tenants:
         with schema_context(name), transaction.atomic():
             app.send_task("tenants.it")
-    assert status(app)[0]["depth"] == 2
+    assert status(app)[0]["in_outbox"] == 2
     with schema_context("public"):
         assert CeleryOutbox.objects.pending().count() == 2
 
@@ -129,7 +129,7 @@ def test_a_rollback_in_a_tenants_schema_takes_the_call_with_it(
     with schema_context(tenants[0]), transaction.atomic():
         app.send_task("tenants.it")
         transaction.set_rollback(True)
-    assert status(app)[0]["depth"] == 0
+    assert status(app)[0]["in_outbox"] == 0
 
 
 def test_without_the_public_schema_in_sight_a_call_raises(app: Any, tenants: list[str]) -> None:

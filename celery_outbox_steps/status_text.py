@@ -1,0 +1,83 @@
+"""The status of an outbox as text for people: the verdict, the numbers, the relays, what fails.
+
+Pure: takes what `operate.status` returns, which `--json` prints as it is. Part of `cli.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_outbox_steps.fleet import STANDING_BY
+from celery_outbox_steps.health import age, first_line
+
+LISTED = 3
+"""Relays that stand by, or are gone, are summed up in one line if there are more."""
+COUNTS = {
+    "in the outbox": "in_outbox",
+    "waiting": "waiting",
+    "scheduled": "scheduled",
+    "in flight": "in_flight",
+    "backing off": "backing_off",
+    "failing": "failing",
+    "dead letters": "dead_letters",
+    "kept": "published",
+}
+
+
+def status_text(found: dict[str, Any]) -> str:
+    """The outbox of one database."""
+    more = "+" if found["capped"] else ""
+    lines = [
+        *((name, f"{found[field]}{more}") for name, field in COUNTS.items()),
+        ("oldest due", age(found["oldest_due_seconds"]) if _has_due(found) else "-"),
+        *_relays(found["relays"]),
+        *(("held by", _held(each)) for each in found["holders"]),
+        *(("failing task", _failing(each)) for each in found["top_failing"]),
+    ]
+    head = [f"database {found['database']}", f"  {found['verdict']['text']}"]
+    return "\n".join([*head, *(f"  {name:<14} {text}" for name, text in lines)])
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _has_due(found: dict[str, Any]) -> bool:
+    return bool(found["waiting"] or found["in_flight"])
+
+
+def _relays(relays: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    alive = [each for each in relays if each["alive"]]
+    standbys = [each for each in alive if each["state"] == STANDING_BY]
+    working = [each for each in alive if each["state"] != STANDING_BY]
+    gone = [each for each in relays if not each["alive"]]
+    return [
+        *(("relay", _relay(each)) for each in working),
+        *_summed_up("standing by", standbys),
+        *_summed_up("gone", gone),
+    ]
+
+
+def _summed_up(name: str, relays: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    if len(relays) <= LISTED:
+        return [(name, _relay(each)) for each in relays]
+    seen = age(min(each["seen_seconds"] for each in relays))
+    return [(name, f"{counted(len(relays), 'relay')}, the last one seen {seen} ago")]
+
+
+def _relay(relay: dict[str, Any]) -> str:
+    slot = "" if relay["slot"] is None else f", slot {relay['slot']}"
+    rate = f", {relay['rate']:.1f} messages/s" if relay["rate"] else ""
+    error = first_line(relay["last_error"])
+    seen = f", seen {age(relay['seen_seconds'])} ago"
+    said = f"{relay['worker']}: {relay['state']}{slot}{rate}{seen}"
+    return f"{said}, last error: {error}" if error else said
+
+
+def _held(holder: dict[str, Any]) -> str:
+    left = age(holder["seconds_left"])
+    return f"{holder['relay']}: {counted(holder['rows'], 'row')}, lease ends in {left}"
+
+
+def _failing(task: dict[str, Any]) -> str:
+    return f"{task['task_name']}: {counted(task['rows'], 'row')}, {task['last_error']}"
