@@ -35,7 +35,8 @@ def write(
     """Replace the folder's report with this one."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.svg"):
-        old.unlink()
+        if old.stem != "fleet":  # that one is written by `python -m benchmarks.fleet`
+            old.unlink()
     data = results.as_json() | {"budgets": [_budget_json(budget) for budget in budgets]}
     (folder / "results.json").write_text(json.dumps(data, indent=1) + "\n")
     for section in results.sections.values():

@@ -36,6 +36,8 @@ JITTER = 0.1
 """Turns are up to this part of `TURN` longer: members that came together come apart."""
 GAP = 1.75 * TURN
 """Between two turns that are further apart there is room for another one."""
+CLOSE = 0.5 * TURN
+"""Members whose turn is closer than this come at the same time."""
 LONGEST_MEMBERSHIP = MEMBERSHIP + 60.0
 """A slot holder whose membership lasts longer than this counts as dead: nobody wrote that.
 
@@ -72,6 +74,15 @@ class Look:
         return self.silence is not None and SILENCE < self.silence < LONGEST_SILENCE
 
 
+class Turns(NamedTuple):
+    """When the other members without a slot come. Times in seconds, by the Store's clock."""
+
+    first_gap: float
+    """Until the first turn that no other follows within `GAP`; now counts as a turn."""
+    crowd: int
+    """How many came just now or come soon, within `CLOSE`: many started at the same time."""
+
+
 class Entry(NamedTuple):
     """What a check-in writes besides the member itself. Times in seconds from now."""
 
@@ -87,11 +98,8 @@ class MemberTable(Protocol):
     def look(self, relay_id: str) -> Look:
         """Read what this member needs to know."""
 
-    def first_gap(self, relay_id: str) -> float:
-        """Seconds until the first turn of another member that none follows within `GAP`.
-
-        This moment counts as a turn: 0 if nobody comes soon.
-        """
+    def turns(self, relay_id: str) -> Turns:
+        """Read when the other members come."""
 
     def end_silence(self, silence: float) -> None:
         """Prolong the memberships that did not end before the silence began, to `MEMBERSHIP`."""
@@ -121,7 +129,7 @@ def check_in(table: MemberTable, member: Member, relays: int | None, *, wants_sl
         if look.has_forgettable:
             table.forget()
         return Place(True, REFRESH, look.standbys, look.pause)
-    turn = min(table.first_gap(member.relay_id) + _jittered(TURN), LONGEST_TURN)
+    turn = next_turn(table.turns(member.relay_id))
     table.write(member, _waiting(member, turn, wants_slot=wants_slot))
     return Place(False, turn, look.standbys, look.pause)
 
@@ -132,6 +140,12 @@ def slots_for(look: Look, relay_id: str, relays: int) -> list[int]:
     own = [slot for slot, holder in enumerate(holders) if holder and holder.relay_id == relay_id]
     free = [slot for slot, holder in enumerate(holders) if not holder or not holder.is_alive]
     return own or free
+
+
+def next_turn(turns: Turns) -> float:
+    """Seconds until the member comes again. A crowd spreads: all of it saw the same gap."""
+    place = 1 + random.randint(0, turns.crowd) + random.uniform(0, JITTER)  # noqa: S311  no secret
+    return min(turns.first_gap + place * TURN, LONGEST_TURN)
 
 
 def by_slot_and_name(seen: SeenMember) -> tuple[Any, ...]:
@@ -165,7 +179,3 @@ def _takes(table: MemberTable, look: Look, member: Member, slot: int) -> bool:
 def _waiting(member: Member, turn: float, *, wants_slot: bool) -> Entry:
     state = STANDING_BY if wants_slot else member.state
     return Entry(state, None, turn, turn + MEMBERSHIP)
-
-
-def _jittered(seconds: float) -> float:
-    return seconds * random.uniform(1, 1 + JITTER)  # noqa: S311  no secret

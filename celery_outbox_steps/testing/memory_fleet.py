@@ -23,7 +23,16 @@ from celery_outbox_steps.fleet import (
     Pause,
     SeenMember,
 )
-from celery_outbox_steps.places import GAP, LONGEST_MEMBERSHIP, LONGEST_STANDBY, Entry, Holder, Look
+from celery_outbox_steps.places import (
+    CLOSE,
+    GAP,
+    LONGEST_MEMBERSHIP,
+    LONGEST_STANDBY,
+    Entry,
+    Holder,
+    Look,
+    Turns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,15 +121,18 @@ class MemoryFleet:
             pause=self._pause(),
         )
 
-    def first_gap(self, relay_id: str) -> float:
+    def turns(self, relay_id: str) -> Turns:
         now = self._clock()
         others = [row for name, row in self.members.items() if name != relay_id]
-        turns = [row.turn_at - now for row in others if row.turn_at and row.is_alive(now)]
-        ordered = [0.0, *sorted(turn for turn in turns if turn > 0)]
-        following = (*ordered[1:], math.inf)
-        return next(
-            turn for turn, after in zip(ordered, following, strict=True) if after > turn + GAP
-        )
+        times = [
+            (row.turn_at - now, now - row.seen_at)
+            for row in others
+            if row.turn_at is not None and row.is_alive(now)
+        ]
+        ahead = [0.0, *sorted(turn for turn, _ in times if turn > 0)]
+        pairs = zip(ahead, (*ahead[1:], math.inf), strict=True)
+        first_gap = next(turn for turn, following in pairs if following > turn + GAP)
+        return Turns(first_gap, sum(min(abs(turn), ago) < CLOSE for turn, ago in times))
 
     def end_silence(self, silence: float) -> None:
         now = self._clock()

@@ -25,7 +25,16 @@ from celery_outbox_steps.fleet import (
     Pause,
     SeenMember,
 )
-from celery_outbox_steps.places import GAP, LONGEST_MEMBERSHIP, LONGEST_STANDBY, Entry, Holder, Look
+from celery_outbox_steps.places import (
+    CLOSE,
+    GAP,
+    LONGEST_MEMBERSHIP,
+    LONGEST_STANDBY,
+    Entry,
+    Holder,
+    Look,
+    Turns,
+)
 from django_integration.schema import PAUSE, RELAY
 
 if TYPE_CHECKING:
@@ -116,16 +125,21 @@ class FleetTables:
             pause=_pause(*paused),
         )
 
-    def first_gap(self, relay_id: str) -> float:
-        now, turn = self._dialect.now, self._until("turn_at")
+    def turns(self, relay_id: str) -> Turns:
+        now, times = self._dialect.now, f"{self._until('turn_at')}, {self._until('seen_at')}"
+        others = (
+            f"SELECT {times} FROM {RELAY} WHERE turn_at > {self._in(-CLOSE)}"
+            f" AND expires_at > {now} AND relay_id <> %s"
+        )
+        is_gap = f"turn >= 0 AND (following IS NULL OR following > turn + {GAP})"
         found = self._session.rows(
-            "SELECT min(turn) FROM (SELECT turn, lead(turn) OVER (ORDER BY turn) AS following"
-            f" FROM (SELECT 0e0 AS turn UNION ALL SELECT {turn} FROM {RELAY} WHERE turn_at > {now}"
-            f" AND expires_at > {now} AND relay_id <> %s) AS turns) AS ordered"
-            f" WHERE following IS NULL OR following > turn + {GAP}",
+            f"SELECT min(CASE WHEN {is_gap} THEN turn END),"
+            f" sum({_flag(f'turn < {CLOSE} OR seen > -{CLOSE}')}) - 1"  # without this moment
+            " FROM (SELECT turn, seen, lead(turn) OVER (ORDER BY turn) AS following"
+            f" FROM (SELECT 0e0 AS turn, 0e0 AS seen UNION ALL {others}) AS turns) AS ordered",
             [relay_id],
         )
-        return float(found[0][0])
+        return Turns(float(found[0][0]), int(found[0][1]))
 
     def end_silence(self, silence: float) -> None:
         from_now = self._dialect.from_now
@@ -203,18 +217,15 @@ class FleetTables:
         )
 
     def _alive(self) -> str:
-        return (
-            f"expires_at > {self._dialect.now} AND expires_at <"
-            f" CASE WHEN slot IS NULL THEN {self._in(LONGEST_STANDBY)}"
-            f" ELSE {self._in(LONGEST_MEMBERSHIP)} END"
-        )
+        longest = f"CASE WHEN slot IS NULL THEN {LONGEST_STANDBY} ELSE {LONGEST_MEMBERSHIP} END"
+        return f"expires_at > {self._dialect.now} AND expires_at < {self._in(longest)}"
 
     def _forgettable(self, first: str = "expires_at", last: str = "expires_at") -> str:
         """Ended long ago; or ends at a time that no member writes."""
         return f"{first} < {self._in(-REMEMBERED)} OR {last} > {self._in(LONGEST_STANDBY)}"
 
-    def _in(self, seconds: float) -> str:
-        """The time a fixed number of seconds from now."""
+    def _in(self, seconds: float | str) -> str:
+        """The time this number of seconds from now: a constant, or SQL."""
         return self._dialect.from_now.replace("%s", str(seconds))
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import transaction
 
+from celery_outbox_steps.fleet import TURN
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import RecordingPublisher
 from celery_outbox_steps.worker.service import RelayService
@@ -50,7 +51,7 @@ class Meter:
         self.statements = self.most_sessions = 0
         self._open: Counter[int] = Counter()
         self._lock = threading.Lock()
-        for name in ("run", "rows"):
+        for name in ("run", "rows", "run_unless_duplicate"):
             monkeypatch.setattr(Session, name, self._counting(getattr(Session, name)))
         open_, close = Session.open, Session.close
         monkeypatch.setattr(Session, "open", lambda each: self._opened(each, open_(each)))
@@ -99,6 +100,9 @@ def fleet_of(size: int, app: Any, at: dict[str, float]) -> Iterator[list[RelaySe
             service.start()
             service.broker_up()
         wait_for(lambda: all(service._membership.is_known for service in services), 30)
+        # Those who started at the same moment come at the same moment once more, and spread then.
+        begin = monotonic()
+        wait_for(lambda: monotonic() - begin > 3 * TURN)
         yield services
 
 

@@ -22,6 +22,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.killed = self.paused = self.stopping = False
+        self.was_paused = False
 
 
 class Actor:
@@ -116,8 +117,8 @@ class ActorThread:
         return True
 
     def wait(self) -> None:
-        assert self._actor is not None
-        self._stage.wait_for(self._actor)
+        if self._actor is not None:
+            self._stage.wait_for(self._actor)
 
     def close(self) -> None:
         assert self._actor is None or self._actor.is_done, "it is closed while it works"

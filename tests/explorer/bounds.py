@@ -64,6 +64,8 @@ BOUNDS = (
     Bound("pause", relays=2, copies=1, waiting=2, switches=1),
     Bound("database crash", relays=1, copies=0, waiting=0, switches=3),
     Bound("database crash", relays=2, copies=1, waiting=0),
+    Bound("database away", relays=1, copies=0, waiting=0, switches=3),
+    Bound("database away", relays=2, copies=0, waiting=0, switches=1),
     Bound("poison", relays=1, copies=1, waiting=0, switches=3),
     Bound("poison", relays=2, copies=1, waiting=0, switches=1),
     Bound("killer", relays=1, copies=1, waiting=2, switches=3),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_outbox_steps.relay.prefetch import Claims
 from tests.explorer.bounds import BOUNDS, Bound, explore
 from tests.explorer.search import Choices, plays
 from tests.explorer.world import Case, Publisher, Session, World
@@ -47,6 +48,19 @@ def test_a_settle_without_a_fence_would_be_found(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Session, "_settle", unfenced)
     assert explore(Case("pause", relays=2, switches=1)).worst["stolen"] > 0
+
+
+def test_a_renewal_without_a_fence_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_renew", lambda self, ids, lease, relay_id: ids)
+    (bound,) = (each for each in BOUNDS if str(each) == "pause, 2 relays")
+    assert any(explore(case).beyond(bound) for case in bound.cases)
+
+
+def test_a_relay_that_takes_over_rows_after_an_outage_would_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Claims, "leave_orphans", lambda self: None)
+    assert explore(Case("database away", relays=2, switches=1)).worst["copies"] > 0
 
 
 def _told(case: Case):

@@ -1,7 +1,8 @@
 """One play: relays at work on a model of the database and the broker, with faults by choice.
 
 The clock stands still while an actor can do something, and jumps beyond the lease when none can.
-The database is a `MemoryStore`; as on PostgreSQL, a claim is not on disk until a later write is.
+A database that is away comes back after such a jump, when every relay has noticed. It is a
+`MemoryStore`; as on PostgreSQL, a claim is not on disk until a later write is.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class World:
         self.outcome = Outcome()
         self.broker: Counter[str] = Counter()
         self.rows = MemoryStore(clock=self.clock)
+        self.database_away = self._jumped_while_away = False
         self.stage = Stage()
         self._choices = choices
         self._faults, self._switches = case.faults, case.switches
@@ -162,9 +164,10 @@ class World:
                 return
 
     def _next(self, last: Actor | None) -> Actor | None:
-        """Who goes on: the same as before, if it can. To choose another one costs a switch."""
+        """Who goes on: the same as before, if it can; one that was paused after the others. To
+        choose another one costs a switch."""
         ready = [actor for actor in self.stage.actors if actor.can_run]
-        ready.sort(key=lambda actor: actor is not last)
+        ready.sort(key=lambda actor: (actor is not last, actor.process.was_paused))
         if not ready or not self._switches or not self.rows.rows:
             return ready[0] if ready else None  # with no rows left the order is of no interest
         choice = self._choices.choose(len(ready))
@@ -184,14 +187,23 @@ class World:
     def _pass_time(self) -> bool:
         """No actor can do anything: let leases end, and those that were paused go on."""
         actors = self.stage.actors
+        if self.database_away and self._jumped_while_away:
+            self.database_away = False
+            return self._go_on("-- the database is back")
+        self._jumped_while_away = self.database_away
         leased = [row for row in self.rows.rows.values() if (row.claimed_until or 0) >= self.now]
-        self.outcome.waiting = max(self.outcome.waiting, len(leased))
+        if not self.database_away:
+            self.outcome.waiting = max(self.outcome.waiting, len(leased))
         if not self.rows.rows and not any(actor.process.paused for actor in actors):
             return False
         self.now += LEASE + 1
-        self.outcome.log.append("-- the lease ends")
-        for actor in actors:
-            actor.parked = actor.process.paused = False
+        return self._go_on("-- the lease ends")
+
+    def _go_on(self, why: str) -> bool:
+        self.outcome.log.append(why)
+        for actor in self.stage.actors:
+            process, actor.parked = actor.process, False
+            process.was_paused, process.paused = process.was_paused or process.paused, False
         return True
 
     def _start_relay(self) -> None:
@@ -219,6 +231,8 @@ class World:
             try:
                 result = relay.settle_in_hand() if process.stopping else relay.run_once()
             except StoreError:
+                if self.database_away:
+                    self.stage.park()
                 continue
             if not result.claimed and not process.stopping:
                 self.stage.park()
@@ -245,6 +259,9 @@ class Session:
     def settle(self, outcomes: Any, relay_id: str) -> Any:
         return self._call("settle", lambda: self._settle(outcomes, relay_id))
 
+    def renew(self, ids: Any, lease: float, relay_id: str) -> Any:
+        return self._call("renew", lambda: self._renew(ids, lease, relay_id))
+
     def release(self, *args: Any) -> Any:
         return self._call("release", lambda: self._durable(self._rows.release(*args)))
 
@@ -253,12 +270,20 @@ class Session:
 
     def _call(self, what: str, effect: Callable[[], Any]) -> Any:
         self._world.step(self._process, what)
+        self._away_or_not()
         self._crash_or_not()
         answer = effect()
         if self._world.strikes("lost reply"):
             raise StoreError("the answer was lost")
+        self._away_or_not()
         self._crash_or_not()
         return answer
+
+    def _away_or_not(self) -> None:
+        if self._world.strikes("database away"):
+            self._world.database_away = True
+        if self._world.database_away:
+            raise StoreError("the database is away")
 
     def _crash_or_not(self) -> None:
         if self._world.strikes("database crash"):
@@ -272,6 +297,9 @@ class Session:
         claimed = self._rows.claim(*args, **options)
         self._world.not_on_disk({message.id: before[message.id] for message in claimed})
         return claimed
+
+    def _renew(self, ids: Any, lease: float, relay_id: str) -> Any:
+        return self._durable(self._rows.renew(ids, lease, relay_id))
 
     def _settle(self, outcomes: Any, relay_id: str) -> int:
         rows = [self._rows.rows.get(outcome.message.id) for outcome in outcomes]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from celery_outbox_steps.store import Store
     from celery_outbox_steps.testing.contract.backend import Backend
 
-EARLY, LATE = 0.4 * TURN, 1.3 * TURN
-"""The bounds of a turn: it has a jitter, and time passes between two of them."""
+LATE = 1.3 * TURN
+"""No turn is longer: it has a jitter, and time passes between two of them."""
 
 
 class FleetContract:
@@ -64,15 +64,24 @@ class FleetContract:
         assert slots(store) == {"a": None, "b": None, "c": None}
 
     def test_members_without_a_slot_take_turns(self, backend: Backend) -> None:
+        store, now, looks = backend.store(), 0.0, 40
+        look(store, "holder", relays=1)
+        due = {name: look(store, name, relays=1).check_in_after for name in "abcde"}
+        for _ in range(looks):
+            name = min(due, key=due.__getitem__)
+            backend.pass_time(max(0.0, due[name] - now))
+            now = max(now, due[name])
+            due[name] = now + look(store, name, relays=1).check_in_after
+            look(store, "holder", relays=1)
+        assert 0.6 * looks * TURN < now < 1.3 * looks * TURN
+
+    def test_members_that_come_together_spread(self, backend: Backend) -> None:
         store = backend.store()
         look(store, "holder", relays=1)
-        turns = [look(store, f"standby {number}", relays=1) for number in range(5)]
-        after = [turn.check_in_after for turn in turns]
-        steps = [later - earlier for earlier, later in zip([0.0, *after], after, strict=False)]
-        assert all(EARLY < step < LATE for step in steps)
-        assert [turn.standbys for turn in turns] == [0, 1, 2, 3, 4]
+        turns = [look(store, f"standby {number}", relays=1) for number in range(20)]
+        assert len({round(turn.check_in_after / TURN) for turn in turns}) > 8
 
-    def test_a_member_joins_a_short_queue_after_most_of_it_has_stopped(
+    def test_a_member_does_not_wait_for_the_turns_of_those_that_have_stopped(
         self, backend: Backend
     ) -> None:
         store = backend.store()
@@ -81,6 +90,26 @@ class FleetContract:
         for number in range(6):
             store.check_out(f"standby {number}")
         assert look(store, "new", relays=0).check_in_after < 3 * LATE
+
+    def test_a_member_takes_the_first_gap_between_the_turns_of_the_others(
+        self, backend: Backend
+    ) -> None:
+        store = backend.store()
+        for number in range(16):
+            look(store, f"standby {number}", relays=0)
+            backend.pass_time(0.6 * TURN)  # faster than they come again, but not together
+        for number in range(15):
+            store.check_out(f"standby {number}")
+        assert look(store, "new", relays=0).check_in_after < LATE
+
+    def test_a_member_that_stops_learns_whom_to_tell(self, backend: Backend) -> None:
+        store = backend.store()
+        for name in ("holder", "first", "second", "third", "fourth"):
+            look(store, name, relays=1)
+            backend.pass_time(1.0)
+        look(store, "cooling down", relays=1, wants_slot=False, state=COOLING_DOWN)
+        told = store.check_out("holder")
+        assert told == ["celery@fourth", "celery@third", "celery@second"]
 
     def test_the_slot_of_a_member_that_stops_is_free_at_once(self, backend: Backend) -> None:
         store = backend.store()
@@ -125,7 +154,7 @@ class FleetContract:
         store = backend.store()
         look(store, "a", relays=1)
         place = look(store, "a", relays=1, wants_slot=False, state=COOLING_DOWN)
-        assert (place.at_work, EARLY < place.check_in_after < LATE) == (False, True)
+        assert (place.at_work, 0 < place.check_in_after < LATE) == (False, True)
         assert look(store, "b", relays=1).at_work
         assert not look(store, "a", relays=1).at_work
 
@@ -242,7 +271,7 @@ class FleetContract:
 
     def test_a_stranger_may_check_out(self, backend: Backend) -> None:
         store = backend.store()
-        store.check_out("nobody")
+        assert store.check_out("nobody") == []
         assert store.fleet().members == ()
 
     def test_members_that_come_at_the_same_time_share_no_slot(self, backend: Backend) -> None:
