@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_outbox_steps.fleet import STANDING_BY
+from celery_outbox_steps.fleet import STANDING_BY, STOPPED
 from celery_outbox_steps.health import age, first_line
 
 LISTED = 3
@@ -66,12 +66,18 @@ def _summed_up(name: str, relays: list[dict[str, Any]]) -> list[tuple[str, str]]
 
 
 def _relay(relay: dict[str, Any]) -> str:
+    error = first_line(relay["last_error"])
+    said = f"{relay['worker']}: {_doing(relay)}, seen {age(relay['seen_seconds'])} ago"
+    return f"{said}, last error: {error}" if error else said
+
+
+def _doing(relay: dict[str, Any]) -> str:
+    state: str = relay["state"]
+    if not relay["alive"]:
+        return state if state == STOPPED else f"was {state}"
     slot = "" if relay["slot"] is None else f", slot {relay['slot']}"
     rate = f", {relay['rate']:.1f} messages/s" if relay["rate"] else ""
-    error = first_line(relay["last_error"])
-    seen = f", seen {age(relay['seen_seconds'])} ago"
-    said = f"{relay['worker']}: {relay['state']}{slot}{rate}{seen}"
-    return f"{said}, last error: {error}" if error else said
+    return f"{state}{slot}{rate}"
 
 
 def _held(holder: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from celery_outbox_steps.fleet import STANDING_BY, WAITING_FOR_BROKER
 from celery_outbox_steps.messages import Dead
 from celery_outbox_steps.operate import drain, replay
 from celery_outbox_steps.store import DeadLetters
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter
+from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
 from django_integration.tasks import purge
 
 
@@ -101,6 +101,8 @@ class TestStatus:
         join("c", STANDING_BY)
         join("d")
         store.check_out("d")
+        join("e", STANDING_BY)
+        CeleryOutboxRelay.objects.filter(relay_id="e").update(expires_at="2020-01-01T00:00Z")
         said = without_seconds(celery(app, "status").output)
         assert "  relay          celery@a: relaying, slot 0, 2.5 messages/s, seen - s ago\n" in said
         assert (
@@ -109,6 +111,7 @@ class TestStatus:
         ) in said
         assert "  standing by    celery@c: standing by, seen - s ago\n" in said
         assert "  gone           celery@d: stopped, seen - s ago\n" in said
+        assert "  gone           celery@e: was standing by, seen - s ago\n" in said
 
     def test_many_standbys_are_one_line(self, app, join):
         for number in range(6):
