@@ -127,10 +127,10 @@ RELAY_EVENTS = {
     "celery_outbox_fenced": Event(
         WARNING,
         "rows were taken over before this relay could settle them, so they may be published "
-        "twice; a longer stale_timeout prevents that",
-        "This relay was slower than its lease (`stale_timeout`), and another relay has taken "
-        "over `rows` of its rows. They may be published twice. Use a longer `stale_timeout` or a "
-        "smaller `batch_size`.",
+        "twice; it stood still for longer than its lease",
+        "This relay stood still for longer than its lease (`stale_timeout`), and another relay has "
+        "taken over `rows` of its rows. Those that were sent already may be published twice. Give "
+        "the worker more CPU or memory, or use a longer `stale_timeout` if the database is slow.",
         (*RELAY, "rows"),
     ),
     "celery_outbox_liveness_failed": Event(

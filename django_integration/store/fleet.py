@@ -217,18 +217,15 @@ class FleetTables:
         )
 
     def _alive(self) -> str:
-        return (
-            f"expires_at > {self._dialect.now} AND expires_at <"
-            f" CASE WHEN slot IS NULL THEN {self._in(LONGEST_STANDBY)}"
-            f" ELSE {self._in(LONGEST_MEMBERSHIP)} END"
-        )
+        longest = f"CASE WHEN slot IS NULL THEN {LONGEST_STANDBY} ELSE {LONGEST_MEMBERSHIP} END"
+        return f"expires_at > {self._dialect.now} AND expires_at < {self._in(longest)}"
 
     def _forgettable(self, first: str = "expires_at", last: str = "expires_at") -> str:
         """Ended long ago; or ends at a time that no member writes."""
         return f"{first} < {self._in(-REMEMBERED)} OR {last} > {self._in(LONGEST_STANDBY)}"
 
-    def _in(self, seconds: float) -> str:
-        """The time a fixed number of seconds from now."""
+    def _in(self, seconds: float | str) -> str:
+        """The time this number of seconds from now: a constant, or SQL."""
         return self._dialect.from_now.replace("%s", str(seconds))
 
     @property

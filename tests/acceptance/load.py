@@ -48,6 +48,11 @@ class Traffic:
     committed: dict[str, float] = field(default_factory=dict)
     arrived: list[tuple[str, float]] = field(default_factory=list)
 
+    def wait_for_more(self, count: int) -> None:
+        """Wait until that many more parcels have arrived."""
+        before = len(self.arrived)
+        helpers.wait_for(lambda: len(self.arrived) >= before + count, 40, "nothing arrives")
+
     def missing(self) -> set[str]:
         return set(self.committed) - {task_id for task_id, _ in list(self.arrived)}
 

@@ -22,10 +22,10 @@ from django.db import connections, transaction
 from kombu import Connection, Exchange, Queue
 
 from django_integration import OutboxCelery
+from django_integration.schema import TABLES
 from tests import helpers
 from tests.harness.processes import LocalProcess, clean_environment
 from tests.harness.workers import LocalWorkerContainer, Worker
-from tests.proj.fixtures import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""How many statements the database sees: one per call, one per bulk, a fixed few per batch."""
+"""How many statements the database sees: one per call, one per bulk, a fixed few per batch and per
+check-in."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import pytest
 from celery import group
 from django.db import connection, transaction
 
+from celery_outbox_steps.fleet import RELAYING, Member
+from django_integration.store import DjangoStore
 from tests.budgets.conftest import VENDORS, counted, enqueue
 
 PER_BATCH = {
@@ -87,6 +90,27 @@ def test_failures_that_are_alike_share_a_statement(vendor, app, relay_of):
     with counted(relay._store._session.wrapper) as statements:
         assert relay.run_once().retried == 100
     assert kinds(statements)[-3:] == ["BEGIN", "UPDATE", "COMMIT"]
+
+
+def test_a_check_in_is_a_look_and_an_update(vendor):
+    """Of a member with a slot. One without looks for the first gap between the turns as well."""
+    store = DjangoStore("default")
+    for name, more in (("first", []), ("second", ["SELECT"])):
+        member = Member(name, "celery@host", "1", RELAYING)
+        store.check_in(member, relays=1, wants_slot=True)
+        with counted(store._session.wrapper) as statements:
+            store.check_in(member, relays=1, wants_slot=True)
+        assert kinds(statements) == ["SELECT", *more, "UPDATE"]
+    store.close()
+
+
+def test_a_session_that_only_looks_opens_with_one_statement_at_most(vendor):
+    store = DjangoStore("default")
+    with counted(store._session.wrapper) as statements:
+        store._session.open()
+    assert len([sql for sql in statements if "celery_outbox" in sql or "set_config" in sql]) <= 1
+    assert not any("LISTEN" in sql for sql in statements)
+    store.close()
 
 
 def kinds(statements):

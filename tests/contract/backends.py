@@ -62,6 +62,9 @@ class MemoryBackend(contract.MemoryBackend):
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
 
+    def delete_member(self, relay_id: str) -> None:
+        self._first.members.pop(relay_id, None)
+
 
 class DatabaseBackend:
     """`DjangoStore`s on one database."""
@@ -111,6 +114,9 @@ class DatabaseBackend:
     def dead_letters(self) -> list[dict[str, Any]]:
         letters = CeleryOutboxDeadLetter.objects.using(self.alias).order_by("id")
         return [_columns(letter) for letter in letters]
+
+    def delete_member(self, relay_id: str) -> None:
+        CeleryOutboxRelay.objects.using(self.alias).filter(relay_id=relay_id).delete()
 
     def seconds_until(self, moment: datetime) -> float:
         now = CeleryOutbox.objects.using(self.alias).annotate(n=DatabaseNow()).values("n").first()

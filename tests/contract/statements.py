@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,13 @@ class Recorder:
         if statements:
             self.operations[name] = (purpose, statements)
 
+    def leave_out(self, repeated: str, within: str) -> None:
+        """Leave the statements of one operation out of others, by a part of their names."""
+        _, common = self.operations[repeated]
+        for name, (_, statements) in self.operations.items():
+            if within in name:
+                statements[:] = [sql for sql in statements if sql not in common]
+
 
 class Recording:
     """Every operation, once, on the database of a backend."""
@@ -58,7 +66,14 @@ class Recording:
         self._recorder = Recorder()
 
     def run(self) -> dict[str, tuple[str, list[str]]]:
-        for part in (self._enqueue, self._claim, self._settle, self._count, self._maintain):
+        for part in (
+            self._enqueue,
+            self._claim,
+            self._settle,
+            self._check_in,
+            self._count,
+            self._maintain,
+        ):
             self._backend.clear()
             part()
         self._backend.clear()
@@ -67,6 +82,7 @@ class Recording:
     def _store(self, **options: Any) -> Any:
         store = self._backend.store(**options)
         store.check()  # connects
+        store._begin_claims()
         return store
 
     def _record(self, store: Any, name: str, purpose: str) -> Any:
@@ -100,6 +116,8 @@ class Recording:
         store._session.wrapper.ensure_connection()
         with self._record(store, "open session", "The first statements of a relay's session."):
             store._prepare_session(store._session)
+        with self._record(store, "listen", "Before the first claim of a session."):
+            store._begin_claims()
         self._backend.add(3)
         with self._record(store, "claim", "Lease due rows; a full scan of the due index."):
             store.claim(1, 60, "relay", max_bytes=MAX_BYTES)
@@ -154,6 +172,41 @@ class Recording:
             store.renew([*ids, 0], 60, "relay")
         with self._record(store, "release", "Give claimed rows back, due at once."):
             store.release(ids, "relay")
+
+    def _check_in(self) -> None:
+        from celery_outbox_steps.fleet import REMEMBERED, SILENCE
+
+        store = self._store()
+        record = partial(self._record, store)
+        with record("look", "The first statement of each check-in: slots, members, pause."):
+            store._fleet.look("a")
+        with record("first check-in", "After the look; a new member takes a free slot."):
+            self._member(store, "a")
+        with record("check-in with a slot", "After the look, every few seconds."):
+            self._member(store, "a")
+        self._member(store, "b")
+        with record("check-in without a slot", "After the look; once per second, of all together."):
+            self._member(store, "b")
+        self._backend.pass_time(SILENCE + 1)
+        with record("check-in after a silence", "After the look; those who were alive still are."):
+            self._member(store, "a")
+        self._backend.pass_time(REMEMBERED * 2)
+        with record("check-in in place of a dead member", "After the look; old rows are deleted."):
+            self._member(store, "c")
+        self._recorder.leave_out("look", "check-in")
+        with record("check out", "A relay stops, and learns whom to tell."):
+            store.check_out("c")
+        with record("fleet", "The members that `celery outbox status` and the admin show."):
+            store.fleet()
+        with record("pause", "Of the outbox, by an operator."):
+            store.pause("reason", "operator")
+        with record("resume", "The end of the pause."):
+            store.resume()
+
+    def _member(self, store: Any, name: str) -> None:
+        from celery_outbox_steps.fleet import RELAYING, Member
+
+        store.check_in(Member(name, "celery@host", "1", RELAYING), relays=1, wants_slot=True)
 
     def _count(self) -> None:
         from django_integration.schema import DEAD_LETTER, OUTBOX

@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections
 
+from django_integration.schema import TABLES
 from tests.harness.databases import Databases, installed
 from tests.helpers import require_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-TABLES = (
-    "celery_outbox",
-    "celery_outbox_dead_letter",
-    "celery_outbox_relay",
-    "celery_outbox_pause",
-)
 
 
 @pytest.fixture(scope="session")

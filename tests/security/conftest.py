@@ -15,6 +15,7 @@ from celery_outbox_steps.publishers import publisher_for
 from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig
 from django_integration import OutboxCelery
+from django_integration.schema import TABLES
 from django_integration.store import DjangoStore
 from tests import helpers
 from tests.proj.fixtures import databases, postgresql, use_database
@@ -137,5 +138,5 @@ def bench(postgresql: None, bench_on: Callable[[], Bench]) -> Bench:
 
 def _empty() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM celery_outbox")
-        cursor.execute("DELETE FROM celery_outbox_dead_letter")
+        for table in TABLES:
+            cursor.execute(f"DELETE FROM {table}")

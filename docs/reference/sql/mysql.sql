@@ -223,6 +223,129 @@ SET claimed_by = NULL, claimed_until = NULL
 WHERE id IN (%s, %s)
   AND claimed_by = %s;
 
+-- look: The first statement of each check-in: slots, members, pause.
+SELECT relay_id, slot,
+    CASE WHEN expires_at > UTC_TIMESTAMP(6) AND expires_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * 1000000) MICROSECOND THEN 1 ELSE 0 END,
+    -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), last_seen) / 1000000e0), standbys,
+    CASE WHEN first_end < UTC_TIMESTAMP(6) + INTERVAL ROUND(-3600.0 * 1000000) MICROSECOND OR last_end > UTC_TIMESTAMP(6) + INTERVAL ROUND(21675.0 * 1000000) MICROSECOND THEN 1 ELSE 0 END,
+    reason, paused_by,
+    -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), paused_at) / 1000000e0) AS paused_for
+FROM (
+    SELECT max(CASE WHEN seen_at <= UTC_TIMESTAMP(6) AND state <> 'stopped' THEN seen_at END) AS last_seen,
+        sum(CASE WHEN expires_at > UTC_TIMESTAMP(6) AND state = 'standing by' AND relay_id <> %s THEN 1 ELSE 0 END) AS standbys,
+        min(expires_at) AS first_end, max(expires_at) AS last_end
+    FROM celery_outbox_relay
+) AS fleet
+LEFT JOIN celery_outbox_pause ON name = ''
+LEFT JOIN celery_outbox_relay ON slot IS NOT NULL OR relay_id = %s;
+
+-- first check-in: After the look; a new member takes a free slot.
+INSERT INTO celery_outbox_relay (relay_id, started_at, worker, version, state, rate, counters,
+    last_error, slot, seen_at, expires_at, turn_at)
+VALUES (%s, UTC_TIMESTAMP(6), %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND,
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND);
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = UTC_TIMESTAMP(6),
+    expires_at = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND, turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in with a slot: After the look, every few seconds.
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = UTC_TIMESTAMP(6),
+    expires_at = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND, turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in without a slot: After the look; once per second, of all together.
+SELECT min(CASE WHEN turn >= 0 AND (following IS NULL OR following > turn + 1.75) THEN turn END),
+    sum(CASE WHEN turn < 0.5 OR seen > -0.5 THEN 1 ELSE 0 END) - 1
+FROM (
+    SELECT turn, seen, lead(turn) OVER (ORDER BY turn) AS following
+    FROM (
+        SELECT 0e0 AS turn, 0e0 AS seen UNION ALL
+        SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), turn_at) / 1000000e0,
+            TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), seen_at) / 1000000e0
+        FROM celery_outbox_relay
+        WHERE turn_at > UTC_TIMESTAMP(6) + INTERVAL ROUND(-0.5 * 1000000) MICROSECOND
+          AND expires_at > UTC_TIMESTAMP(6)
+          AND relay_id <> %s
+    ) AS turns
+) AS ordered;
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = UTC_TIMESTAMP(6),
+    expires_at = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND,
+    turn_at = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
+WHERE relay_id = %s;
+
+-- check-in after a silence: After the look; those who were alive still are.
+UPDATE celery_outbox_relay
+SET expires_at = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
+WHERE state <> 'stopped'
+  AND expires_at > UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
+  AND expires_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND;
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = UTC_TIMESTAMP(6),
+    expires_at = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND, turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in in place of a dead member: After the look; old rows are deleted.
+INSERT INTO celery_outbox_relay (relay_id, started_at, worker, version, state, rate, counters,
+    last_error, slot, seen_at, expires_at, turn_at)
+VALUES (%s, UTC_TIMESTAMP(6), %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND,
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND);
+UPDATE celery_outbox_relay
+SET slot = NULL
+WHERE relay_id = %s
+  AND slot = %s
+  AND NOT (expires_at > UTC_TIMESTAMP(6) AND expires_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * 1000000) MICROSECOND);
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = UTC_TIMESTAMP(6),
+    expires_at = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND, turn_at = NULL
+WHERE relay_id = %s;
+DELETE FROM celery_outbox_relay
+WHERE expires_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(-3600.0 * 1000000) MICROSECOND OR expires_at > UTC_TIMESTAMP(6) + INTERVAL ROUND(21675.0 * 1000000) MICROSECOND;
+
+-- check out: A relay stops, and learns whom to tell.
+UPDATE celery_outbox_relay
+SET state = 'stopped', slot = NULL, turn_at = NULL, seen_at = UTC_TIMESTAMP(6),
+    expires_at = UTC_TIMESTAMP(6)
+WHERE relay_id = %s;
+SELECT worker
+FROM celery_outbox_relay
+WHERE expires_at > UTC_TIMESTAMP(6)
+  AND expires_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * 1000000) MICROSECOND
+  AND state = 'standing by'
+ORDER BY seen_at DESC
+LIMIT 3;
+
+-- fleet: The members that `celery outbox status` and the admin show.
+SELECT relay_id, worker, version, state, rate, counters, last_error, slot,
+    -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), started_at) / 1000000e0),
+    -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), seen_at) / 1000000e0),
+    CASE WHEN expires_at > UTC_TIMESTAMP(6) AND expires_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * 1000000) MICROSECOND THEN 1 ELSE 0 END
+FROM celery_outbox_relay;
+SELECT reason, paused_by,
+    -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), paused_at) / 1000000e0) AS paused_for
+FROM celery_outbox_pause
+WHERE name = '';
+
+-- pause: Of the outbox, by an operator.
+UPDATE celery_outbox_pause
+SET reason = %s, paused_by = %s
+WHERE name = '';
+INSERT INTO celery_outbox_pause (name, reason, paused_by, paused_at)
+VALUES ('', %s, %s, UTC_TIMESTAMP(6));
+
+-- resume: The end of the pause.
+DELETE FROM celery_outbox_pause
+WHERE name = '';
+
 -- sample: The gauges.
 SELECT count(*), max(waited)
 FROM (

@@ -34,8 +34,10 @@ SELECT is_pooled, set_config('enable_seqscan', 'off', is_pooled),
     CASE WHEN current_setting('lock_timeout') = '0' THEN set_config('lock_timeout', '20s', is_pooled) END
 FROM (SELECT pg_backend_pid() <> %s AS is_pooled) AS session;
 
--- claim: Lease due rows; a full scan of the due index.
+-- listen: Before the first claim of a session.
 LISTEN celery_outbox;
+
+-- claim: Lease due rows; a full scan of the due index.
 WITH due AS MATERIALIZED (
     SELECT id AS due_id,
         octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
@@ -106,7 +108,6 @@ RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
     orphaned, oversized;
 
 -- claim and adopt: A claim that may take its own leased rows.
-LISTEN celery_outbox;
 WITH due AS MATERIALIZED (
     SELECT id AS due_id,
         octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
@@ -253,6 +254,129 @@ UPDATE celery_outbox
 SET claimed_by = NULL, claimed_until = NULL
 WHERE id = ANY(%s)
   AND claimed_by = %s;
+
+-- look: The first statement of each check-in: slots, members, pause.
+SELECT relay_id, slot,
+    CASE WHEN expires_at > statement_timestamp() AND expires_at < statement_timestamp() + CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * interval '1 second' THEN 1 ELSE 0 END,
+    -(extract(epoch from last_seen - statement_timestamp())::float8), standbys,
+    CASE WHEN first_end < statement_timestamp() + -3600.0 * interval '1 second' OR last_end > statement_timestamp() + 21675.0 * interval '1 second' THEN 1 ELSE 0 END,
+    reason, paused_by,
+    -(extract(epoch from paused_at - statement_timestamp())::float8) AS paused_for
+FROM (
+    SELECT max(CASE WHEN seen_at <= statement_timestamp() AND state <> 'stopped' THEN seen_at END) AS last_seen,
+        sum(CASE WHEN expires_at > statement_timestamp() AND state = 'standing by' AND relay_id <> %s THEN 1 ELSE 0 END) AS standbys,
+        min(expires_at) AS first_end, max(expires_at) AS last_end
+    FROM celery_outbox_relay
+) AS fleet
+LEFT JOIN celery_outbox_pause ON name = ''
+LEFT JOIN celery_outbox_relay ON slot IS NOT NULL OR relay_id = %s;
+
+-- first check-in: After the look; a new member takes a free slot.
+INSERT INTO celery_outbox_relay (relay_id, started_at, worker, version, state, rate, counters,
+    last_error, slot, seen_at, expires_at, turn_at)
+VALUES (%s, statement_timestamp(), %s, %s, %s, %s, %s, %s, %s, statement_timestamp(),
+    statement_timestamp() + %s * interval '1 second',
+    statement_timestamp() + %s * interval '1 second');
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = statement_timestamp(),
+    expires_at = statement_timestamp() + %s * interval '1 second', turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in with a slot: After the look, every few seconds.
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = statement_timestamp(),
+    expires_at = statement_timestamp() + %s * interval '1 second', turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in without a slot: After the look; once per second, of all together.
+SELECT min(CASE WHEN turn >= 0 AND (following IS NULL OR following > turn + 1.75) THEN turn END),
+    sum(CASE WHEN turn < 0.5 OR seen > -0.5 THEN 1 ELSE 0 END) - 1
+FROM (
+    SELECT turn, seen, lead(turn) OVER (ORDER BY turn) AS following
+    FROM (
+        SELECT 0e0 AS turn, 0e0 AS seen UNION ALL
+        SELECT extract(epoch from turn_at - statement_timestamp())::float8,
+            extract(epoch from seen_at - statement_timestamp())::float8
+        FROM celery_outbox_relay
+        WHERE turn_at > statement_timestamp() + -0.5 * interval '1 second'
+          AND expires_at > statement_timestamp()
+          AND relay_id <> %s
+    ) AS turns
+) AS ordered;
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = statement_timestamp(),
+    expires_at = statement_timestamp() + %s * interval '1 second',
+    turn_at = statement_timestamp() + %s * interval '1 second'
+WHERE relay_id = %s;
+
+-- check-in after a silence: After the look; those who were alive still are.
+UPDATE celery_outbox_relay
+SET expires_at = statement_timestamp() + %s * interval '1 second'
+WHERE state <> 'stopped'
+  AND expires_at > statement_timestamp() + %s * interval '1 second'
+  AND expires_at < statement_timestamp() + %s * interval '1 second';
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = statement_timestamp(),
+    expires_at = statement_timestamp() + %s * interval '1 second', turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in in place of a dead member: After the look; old rows are deleted.
+INSERT INTO celery_outbox_relay (relay_id, started_at, worker, version, state, rate, counters,
+    last_error, slot, seen_at, expires_at, turn_at)
+VALUES (%s, statement_timestamp(), %s, %s, %s, %s, %s, %s, %s, statement_timestamp(),
+    statement_timestamp() + %s * interval '1 second',
+    statement_timestamp() + %s * interval '1 second');
+UPDATE celery_outbox_relay
+SET slot = NULL
+WHERE relay_id = %s
+  AND slot = %s
+  AND NOT (expires_at > statement_timestamp() AND expires_at < statement_timestamp() + CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * interval '1 second');
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = statement_timestamp(),
+    expires_at = statement_timestamp() + %s * interval '1 second', turn_at = NULL
+WHERE relay_id = %s;
+DELETE FROM celery_outbox_relay
+WHERE expires_at < statement_timestamp() + -3600.0 * interval '1 second' OR expires_at > statement_timestamp() + 21675.0 * interval '1 second';
+
+-- check out: A relay stops, and learns whom to tell.
+UPDATE celery_outbox_relay
+SET state = 'stopped', slot = NULL, turn_at = NULL, seen_at = statement_timestamp(),
+    expires_at = statement_timestamp()
+WHERE relay_id = %s;
+SELECT worker
+FROM celery_outbox_relay
+WHERE expires_at > statement_timestamp()
+  AND expires_at < statement_timestamp() + CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * interval '1 second'
+  AND state = 'standing by'
+ORDER BY seen_at DESC
+LIMIT 3;
+
+-- fleet: The members that `celery outbox status` and the admin show.
+SELECT relay_id, worker, version, state, rate, counters, last_error, slot,
+    -(extract(epoch from started_at - statement_timestamp())::float8),
+    -(extract(epoch from seen_at - statement_timestamp())::float8),
+    CASE WHEN expires_at > statement_timestamp() AND expires_at < statement_timestamp() + CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * interval '1 second' THEN 1 ELSE 0 END
+FROM celery_outbox_relay;
+SELECT reason, paused_by,
+    -(extract(epoch from paused_at - statement_timestamp())::float8) AS paused_for
+FROM celery_outbox_pause
+WHERE name = '';
+
+-- pause: Of the outbox, by an operator.
+UPDATE celery_outbox_pause
+SET reason = %s, paused_by = %s
+WHERE name = '';
+INSERT INTO celery_outbox_pause (name, reason, paused_by, paused_at)
+VALUES ('', %s, %s, statement_timestamp());
+
+-- resume: The end of the pause.
+DELETE FROM celery_outbox_pause
+WHERE name = '';
 
 -- sample: The gauges.
 SELECT count(*), max(waited)

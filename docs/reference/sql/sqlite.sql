@@ -193,6 +193,143 @@ SET claimed_by = NULL, claimed_until = NULL
 WHERE id IN (SELECT value FROM json_each(%s))
   AND claimed_by = %s;
 
+-- look: The first statement of each check-in: slots, members, pause.
+SELECT relay_id, slot,
+    CASE WHEN expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now') AND expires_at < strftime('%Y-%m-%d %H:%M:%f',
+    'now', printf('%.3f seconds',
+    CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END)) THEN 1 ELSE 0 END,
+    -((julianday(last_seen) - julianday('now')) * 86400.0), standbys,
+    CASE WHEN first_end < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', -3600.0)) OR last_end > strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', 21675.0)) THEN 1 ELSE 0 END,
+    reason, paused_by, -((julianday(paused_at) - julianday('now')) * 86400.0) AS paused_for
+FROM (
+    SELECT max(CASE WHEN seen_at <= strftime('%Y-%m-%d %H:%M:%f',
+        'now') AND state <> 'stopped' THEN seen_at END) AS last_seen,
+        sum(CASE WHEN expires_at > strftime('%Y-%m-%d %H:%M:%f',
+        'now') AND state = 'standing by' AND relay_id <> %s THEN 1 ELSE 0 END) AS standbys,
+        min(expires_at) AS first_end, max(expires_at) AS last_end
+    FROM celery_outbox_relay
+) AS fleet
+LEFT JOIN celery_outbox_pause ON name = ''
+LEFT JOIN celery_outbox_relay ON slot IS NOT NULL OR relay_id = %s;
+
+-- first check-in: After the look; a new member takes a free slot.
+INSERT INTO celery_outbox_relay (relay_id, started_at, worker, version, state, rate, counters,
+    last_error, slot, seen_at, expires_at, turn_at)
+VALUES (%s, strftime('%Y-%m-%d %H:%M:%f', 'now'), %s, %s, %s, %s, %s, %s, %s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now',
+    printf('%.3f seconds', %s)), strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds',
+    %s)));
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    expires_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s)),
+    turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in with a slot: After the look, every few seconds.
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    expires_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s)),
+    turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in without a slot: After the look; once per second, of all together.
+SELECT min(CASE WHEN turn >= 0 AND (following IS NULL OR following > turn + 1.75) THEN turn END),
+    sum(CASE WHEN turn < 0.5 OR seen > -0.5 THEN 1 ELSE 0 END) - 1
+FROM (
+    SELECT turn, seen, lead(turn) OVER (ORDER BY turn) AS following
+    FROM (
+        SELECT 0e0 AS turn, 0e0 AS seen UNION ALL
+        SELECT (julianday(turn_at) - julianday('now')) * 86400.0,
+            (julianday(seen_at) - julianday('now')) * 86400.0
+        FROM celery_outbox_relay
+        WHERE turn_at > strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', -0.5))
+          AND expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+          AND relay_id <> %s
+    ) AS turns
+) AS ordered;
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    expires_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s)),
+    turn_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+WHERE relay_id = %s;
+
+-- check-in after a silence: After the look; those who were alive still are.
+UPDATE celery_outbox_relay
+SET expires_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+WHERE state <> 'stopped'
+  AND expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+  AND expires_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s));
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    expires_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s)),
+    turn_at = NULL
+WHERE relay_id = %s;
+
+-- check-in in place of a dead member: After the look; old rows are deleted.
+INSERT INTO celery_outbox_relay (relay_id, started_at, worker, version, state, rate, counters,
+    last_error, slot, seen_at, expires_at, turn_at)
+VALUES (%s, strftime('%Y-%m-%d %H:%M:%f', 'now'), %s, %s, %s, %s, %s, %s, %s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now',
+    printf('%.3f seconds', %s)), strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds',
+    %s)));
+UPDATE celery_outbox_relay
+SET slot = NULL
+WHERE relay_id = %s
+  AND slot = %s
+  AND NOT (expires_at > strftime('%Y-%m-%d %H:%M:%f',
+    'now') AND expires_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds',
+    CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END)));
+UPDATE celery_outbox_relay
+SET worker = %s, version = %s, state = %s, rate = %s, counters = %s, last_error = %s, slot = %s,
+    seen_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    expires_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s)),
+    turn_at = NULL
+WHERE relay_id = %s;
+DELETE FROM celery_outbox_relay
+WHERE expires_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', -3600.0)) OR expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', 21675.0));
+
+-- check out: A relay stops, and learns whom to tell.
+UPDATE celery_outbox_relay
+SET state = 'stopped', slot = NULL, turn_at = NULL,
+    seen_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    expires_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+WHERE relay_id = %s;
+SELECT worker
+FROM celery_outbox_relay
+WHERE expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND expires_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds',
+    CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END))
+  AND state = 'standing by'
+ORDER BY seen_at DESC
+LIMIT 3;
+
+-- fleet: The members that `celery outbox status` and the admin show.
+SELECT relay_id, worker, version, state, rate, counters, last_error, slot,
+    -((julianday(started_at) - julianday('now')) * 86400.0),
+    -((julianday(seen_at) - julianday('now')) * 86400.0),
+    CASE WHEN expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now') AND expires_at < strftime('%Y-%m-%d %H:%M:%f',
+    'now', printf('%.3f seconds',
+    CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END)) THEN 1 ELSE 0 END
+FROM celery_outbox_relay;
+SELECT reason, paused_by, -((julianday(paused_at) - julianday('now')) * 86400.0) AS paused_for
+FROM celery_outbox_pause
+WHERE name = '';
+
+-- pause: Of the outbox, by an operator.
+UPDATE celery_outbox_pause
+SET reason = %s, paused_by = %s
+WHERE name = '';
+INSERT INTO celery_outbox_pause (name, reason, paused_by, paused_at)
+VALUES ('', %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'));
+
+-- resume: The end of the pause.
+DELETE FROM celery_outbox_pause
+WHERE name = '';
+
 -- sample: The gauges.
 SELECT count(*), max(waited)
 FROM (

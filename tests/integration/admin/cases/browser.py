@@ -315,7 +315,10 @@ def test_the_page_of_relays(browser: Browser) -> None:
     gone("old-1", minutes=11)
     outbox_store().check_out("web-6:17:ab12")
     browser.log_in(person(superuser=True))
-    for name, look in {"admin-relays": {}, "admin-relays-dark": {"dark": True}}.items():
+    for name, look in {
+        "admin-relays": {"size": (1360, 640)},
+        "admin-relays-dark": {"dark": True},
+    }.items():
         browser.settings(**look)
         browser.open(OUTBOX)
         browser.click(".outbox-verdict a")
