@@ -36,7 +36,7 @@ JITTER = 0.1
 """Turns are up to this part of `TURN` longer: members that came together come apart."""
 GAP = 1.75 * TURN
 """Between two turns that are further apart there is room for another one."""
-CLOSE = 0.5 * TURN
+CLOSE = 0.05 * TURN
 """Members whose turn is closer than this come at the same time."""
 LONGEST_MEMBERSHIP = MEMBERSHIP + 60.0
 """A slot holder whose membership lasts longer than this counts as dead: nobody wrote that.
