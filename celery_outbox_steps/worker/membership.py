@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from celery_outbox_steps.fleet import MEMBERSHIP, Place
 
 if TYPE_CHECKING:
-    from celery_outbox_steps.fleet import Member, Pause
+    from celery_outbox_steps.fleet import Member
     from celery_outbox_steps.store import RelayStore
 
 PATIENCE = MEMBERSHIP
@@ -45,38 +45,30 @@ class Membership:
         self._unable_since: float | None = None
         self._gave_up = False
 
-    @property
-    def at_work(self) -> bool:
-        return self.place.at_work
-
-    @property
-    def pause(self) -> Pause | None:
-        """The pause of the whole outbox."""
-        return self.place.pause
-
-    def due_in(self, now: float) -> float:
-        """Seconds until the next check-in; 0 if it is due."""
-        return max(0.0, self._due_at - now)
-
     def check_in_now(self) -> None:
         """Make the next check-in due. May be called from any thread."""
         self._due_at = float("-inf")
 
-    def note(self, ability: Ability, now: float) -> None:
-        """Remember since when the relay can't work. One that gave its slot up wants it back."""
+    def due_in(self, ability: Ability, now: float) -> float:
+        """Seconds until the next check-in; 0 if it is due.
+
+        Remembers since when the relay can't work. One that gave its slot up and can work again
+        wants it back at once.
+        """
         if not ability.able:
             self._unable_since = now if self._unable_since is None else self._unable_since
-            return
-        self._unable_since = None
-        if self._gave_up:
-            self._gave_up = False
-            self.check_in_now()
+        else:
+            self._unable_since = None
+            if self._gave_up:
+                self._gave_up = False
+                self.check_in_now()
+        return max(0.0, self._due_at - now)
 
     def check_in(self, member: Member, ability: Ability, now: float) -> Place:
         """Check in. After an error the next check-in is due no sooner than it would have been."""
         self._due_at = now + self.place.check_in_after
         wants_slot = self._wants_slot(ability, now)
-        self._gave_up = not wants_slot and (self._gave_up or self.at_work)
+        self._gave_up = not wants_slot and (self._gave_up or self.place.at_work)
         self.place = self._store.check_in(member, relays=self._relays, wants_slot=wants_slot)
         self.is_known = True
         self._due_at = now + self.place.check_in_after
@@ -85,7 +77,7 @@ class Membership:
     def _wants_slot(self, ability: Ability, now: float) -> bool:
         since = self._unable_since
         patient = since is None or now - since < PATIENCE
-        nobody_else = self.at_work and not self.place.standbys
+        nobody_else = self.place.at_work and not self.place.standbys
         return nobody_else or (patient and not ability.is_paused)
 
 

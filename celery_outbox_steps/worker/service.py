@@ -170,7 +170,7 @@ class RelayService:
 
     def _state_at_work(self) -> str:
         """What the relay does, or would do, with a slot."""
-        if self._pause_reason is not None or self._membership.pause is not None:
+        if self._pause_reason is not None or self._membership.place.pause is not None:
             return fleet.PAUSED
         if not self._broker_is_up.is_set():
             return fleet.WAITING_FOR_BROKER
@@ -179,7 +179,7 @@ class RelayService:
         return fleet.COOLING_DOWN if self._relay.breaker.is_open else fleet.RELAYING
 
     def _shown_pause_reason(self) -> str | None:
-        pause = self._membership.pause
+        pause = self._membership.place.pause
         return pause.reason if pause is not None else self._pause_reason
 
     # -- the thread -------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class RelayService:
     @property
     def at_work(self) -> bool:
         """Whether it holds a slot, or needs none. False: it stands by."""
-        return self._membership.at_work
+        return self._membership.place.at_work
 
     def _stand_by(self) -> None:
         """Wait for the next check-in, or for a reason to check in before that."""
@@ -242,8 +242,7 @@ class RelayService:
             self._wait_for_change(pause)
 
     def _until_check_in(self) -> float:
-        self._membership.note(self._ability(), monotonic())
-        return self._membership.due_in(monotonic())
+        return self._membership.due_in(self._ability(), monotonic())
 
     def _ability(self) -> Ability:
         paused = self._pause_reason is not None
@@ -319,7 +318,7 @@ class RelayService:
             event(*args, **fields)
 
     def _may_relay(self) -> bool:
-        paused = self._pause_reason is not None or self._membership.pause is not None
+        paused = self._pause_reason is not None or self._membership.place.pause is not None
         return self.at_work and self._broker_is_up.is_set() and not paused
 
     def _should_stop_sending(self) -> bool:

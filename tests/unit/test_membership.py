@@ -35,8 +35,7 @@ class Scene:
     def step(self, membership: Membership) -> None:
         """What the relay's thread does: check in if it is due."""
         ability = self.ability[membership]
-        membership.note(ability, self.now)
-        if not membership.due_in(self.now):
+        if not membership.due_in(ability, self.now):
             membership.check_in(_introduction(self.names[membership]), ability, self.now)
 
     def run(self, seconds: float, *, without: tuple[Membership, ...] = ()) -> None:
@@ -48,7 +47,7 @@ class Scene:
                     self.step(membership)
 
     def at_work(self) -> list[str]:
-        return [name for membership, name in self.names.items() if membership.at_work]
+        return [name for membership, name in self.names.items() if membership.place.at_work]
 
 
 def _introduction(name: str) -> Member:
@@ -77,15 +76,15 @@ def test_without_a_limit_everybody_works() -> None:
 
 def test_one_at_work_refreshes_its_membership(scene: Scene) -> None:
     a = scene.member("a")
-    assert a.due_in(scene.now) == pytest.approx(REFRESH)
+    assert a.due_in(ABLE, scene.now) == pytest.approx(REFRESH)
 
 
 def test_the_slot_of_a_dead_one_is_filled(scene: Scene) -> None:
     a, b = scene.member("a"), scene.member("b")
     scene.run(MEMBERSHIP - 1, without=(a,))
-    assert not b.at_work
+    assert not b.place.at_work
     scene.run(3, without=(a,))
-    assert b.at_work
+    assert b.place.at_work
 
 
 def test_one_that_wakes_up_after_its_membership_stands_by(scene: Scene) -> None:
@@ -93,7 +92,7 @@ def test_one_that_wakes_up_after_its_membership_stands_by(scene: Scene) -> None:
     scene.run(MEMBERSHIP + 3, without=(a,))
     scene.run(5)
     assert scene.at_work() == ["b"]
-    assert not a.at_work
+    assert not a.place.at_work
 
 
 def test_one_that_cannot_work_for_long_gives_its_slot_up(scene: Scene) -> None:
@@ -104,7 +103,7 @@ def test_one_that_cannot_work_for_long_gives_its_slot_up(scene: Scene) -> None:
     assert scene.at_work() == ["a"]
     scene.run(8)
     assert scene.at_work() == ["b"]
-    assert b.at_work
+    assert b.place.at_work
 
 
 def test_one_that_cannot_work_keeps_its_slot_if_there_is_nobody_else(scene: Scene) -> None:
@@ -126,10 +125,10 @@ def test_who_gave_its_slot_up_wants_it_back_at_once(scene: Scene) -> None:
     scene.run(5)
     scene.ability[a] = UNABLE
     scene.run(PATIENCE * 2, without=(b,))
-    assert not a.at_work
+    assert not a.place.at_work
     scene.ability[a] = ABLE
     scene.run(0.25, without=(b,))
-    assert a.at_work
+    assert a.place.at_work
 
 
 def test_one_that_was_paused_alone_gives_its_slot_up_at_once(scene: Scene) -> None:
@@ -145,11 +144,11 @@ def test_a_paused_outbox_moves_no_slot(scene: Scene) -> None:
     scene.store.pause("maintenance", "ops")
     scene.run(60)
     assert scene.at_work() == ["a"]
-    assert a.pause is not None
-    assert a.pause.reason == "maintenance"
+    assert a.place.pause is not None
+    assert a.place.pause.reason == "maintenance"
     scene.store.resume()
     scene.run(10)
-    assert (a.pause, b.pause) == (None, None)
+    assert (a.place.pause, b.place.pause) == (None, None)
 
 
 def test_a_standby_whose_database_is_away_does_not_come_more_often(

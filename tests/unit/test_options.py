@@ -103,7 +103,7 @@ def test_the_connection_step_tells_a_lost_connection_from_a_shutdown(app: Celery
     (service,) = worker.outbox_relays.services
     service.start()
     step.start(consumer)
-    assert service.state == "relaying"
+    wait_for(lambda: service.state == "relaying")
     consumer.blueprint.state = bootsteps.RUN
     step.stop(consumer)
     assert service.state == "waiting for the broker"

@@ -13,7 +13,8 @@ from celery_outbox_steps.worker.steps import OutboxRelayStep
 from django_integration import OutboxCelery
 
 WRONG: dict[str, list[Any]] = {
-    "relay": ["yes"], "app": [5, "json", "no.such.app"], "store": [None, "json", "no.such:stores"],
+    "relay": ["yes"], "relays": [0], "app": [5, "json", "no.such.app"],
+    "store": [None, "json", "no.such:stores"],
     "databases": ["default"], "batch_size": [0], "idle_time": [0], "backoff_time": [-1],
     "max_backoff": ["1h"], "max_retries": [-1], "stale_timeout": [float("inf")],
     "send_timeout": [True], "shutdown_timeout": [None], "broker_outage_cooldown": [float("nan")],
@@ -28,7 +29,7 @@ WRONG: dict[str, list[Any]] = {
 def start(**conf: Any) -> None:
     app = OutboxCelery("startup", broker="memory://", set_as_current=False)
     app.conf.update({f"outbox_{name}": value for name, value in conf.items()})
-    worker = SimpleNamespace(app=app, pool_cls=None)
+    worker = SimpleNamespace(app=app, pool_cls=None, hostname="celery@startup")
     OutboxRelayStep(worker).create(worker)
 
 
