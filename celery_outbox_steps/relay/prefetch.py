@@ -1,4 +1,4 @@
-"""The claims of a relay: taken ahead in a helper thread or when needed, renewed, and ended.
+"""The claims of a relay: taken ahead in a helper thread or when needed, and renewed in time.
 
 Under load the database and the broker work at the same time: the next batch is claimed while the
 current one is published. The Store is still used by one thread at a time, and the helper is idle
@@ -31,7 +31,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 class Claims:
-    """All that a relay does with the Store. Without a `thread` nothing is claimed ahead."""
+    """The source of a relay's batches. Without a `thread` nothing is claimed ahead."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Claims:
         self._relay_id = relay_id
         self._thread = thread
         self._limit = config.batch_size
+        self._lease = config.lease
         spare = config.lease - config.send_timeout
         self._needed = config.send_timeout + min(SETTLE_TIME, spare / 2)
         self._orphans_from = float("-inf")
@@ -94,25 +95,19 @@ class Claims:
             return
         if self._thread is not None:
             self._thread.wait()
-        batch.renew(self._store, self._relay_id, self.config.lease, self.clock())
+        batch.renew(self._store, self._relay_id, self._lease, self.clock())
 
     def begin_attempt(self, batch: Batch, row: ClaimedMessage) -> ClaimedMessage | None:
         """Write the outcomes so far, and count the attempt: see `Store.begin_attempt`."""
         batch.write_outcomes(self._store, self._relay_id, self.recorders)
         return self._store.begin_attempt(row, self._relay_id)
 
-    def settle(self, batch: Batch) -> None:
-        """Write the outcomes, release what was not sent. May be repeated after an error."""
-        batch.write_outcomes(self._store, self._relay_id, self.recorders)
-        if batch.unsent:
-            self._store.release(list(batch.unsent), self._relay_id)
-
     def leave_orphans(self) -> None:
         """The database was away: for the time of a lease, take over no row of another relay.
 
         The others may have published rows that they could not settle, and do that now.
         """
-        self._orphans_from = self.clock() + self.config.lease
+        self._orphans_from = self.clock() + self._lease
 
     def close(self) -> None:
         """End the helper thread. The next use starts it again."""
@@ -124,7 +119,7 @@ class Claims:
         self.ahead = self._claim_batch(self._limit, adopt=False)
 
     def _claim_batch(self, limit: int, *, adopt: bool) -> Batch | None:
-        start, lease = self.clock(), self.config.lease
+        start, lease = self.clock(), self._lease
         try:
             rows = self._store.claim(
                 limit,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.errors import StoreError
@@ -22,7 +22,7 @@ from celery_outbox_steps.relay.prefetch import Claims
 from celery_outbox_steps.relay.publish import PublishStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.relay.batch import Batch
@@ -64,6 +64,7 @@ class Relay:
         self.breaker = Breaker(config.broker_outage_cooldown)
         self._store = store
         self._publisher = publisher
+        self._relay_id = relay_id
         self._batch_size = config.batch_size
         self._should_stop_sending = should_stop_sending
         self._clock = clock
@@ -81,17 +82,23 @@ class Relay:
     @untraced
     def run_once(self) -> BatchResult:
         """Settle the batch in hand; if there is none, claim, publish and settle the next."""
-        with self._noticing_outages():
+        try:
             if self._batch is None:
                 self._publish_next()
             return self._settle_batch()
+        except Exception as exc:
+            self._failed(exc)
+            raise
 
     @untraced
     def settle_in_hand(self) -> BatchResult:
         """Settle the batch in hand, release what was not sent. May be repeated after an error."""
         self._release_ahead()
-        with self._noticing_outages():
+        try:
             return self._settle_batch()
+        except Exception as exc:
+            self._failed(exc)
+            raise
 
     def leave_orphans(self) -> None:
         """The database was away, and other relays may have to settle what they published."""
@@ -107,13 +114,8 @@ class Relay:
         allowed = self.breaker.allowance(self._batch_size, self._clock())
         # In hand from now on: if anything below raises, the next tick releases the rows.
         batch = self._batch = self._claims.next_batch(allowed)
-        if batch is None:
+        if batch is None or self._should_stop_sending():
             return
-        if not self._should_stop_sending():
-            self._publish(batch)
-        batch.duration = self._clock() - batch.claimed_at
-
-    def _publish(self, batch: Batch) -> None:
         self._claims.hold(batch)  # it may have waited for its turn, or the process was frozen
         is_probe = self.breaker.is_open
         claiming_ahead = nullcontext() if is_probe else self._claims.claiming_ahead_of(batch)
@@ -132,22 +134,21 @@ class Relay:
         batch = self._batch
         if batch is None:
             return BatchResult()
+        # If the settle is repeated after an outage, the outage does not count.
+        batch.duration = batch.duration or self._clock() - batch.claimed_at
         if batch.unsent:
             batch.defer_suspects()
-        self._claims.settle(batch)
+        batch.write_outcomes(self._store, self._relay_id, self.recorders)
+        if batch.unsent:
+            self._store.release(list(batch.unsent), self._relay_id)
         self._batch = None
         return batch.result()
 
-    @contextmanager
-    def _noticing_outages(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as exc:
-            if isinstance(exc, StoreError):
-                self._claims.leave_orphans()
-            # If the database crashed, it may have lost the claim of the next batch as well.
-            self._release_ahead()
-            raise
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, StoreError):
+            self._claims.leave_orphans()
+        # If the database crashed, it may have lost the claim of the next batch as well.
+        self._release_ahead()
 
     def _release_ahead(self) -> None:
         """Have the next settle release the batch that was claimed ahead, too."""

@@ -36,8 +36,10 @@ def test_inspect_answers_with_a_dict(stage: Stage) -> None:
 
 
 def test_a_worker_without_a_relay_says_so(stage: Stage) -> None:
-    worker = stage.worker("-l", "ERROR", relay=False)
-    assert worker.lines("outbox: no relay in this worker")
+    worker = stage.prepare("-l", "ERROR", relay=False, concurrency=1)
+    worker.process.start()
+    worker.wait_for("outbox: no relay in this worker")
+    helpers.wait_for(lambda: stage.client.control.ping([worker.node]), 30)
     answer = stage.control(worker, "inspect", "outbox")
     assert answer["relays"] == []
     assert "--outbox-relay" in answer["note"]

@@ -63,6 +63,7 @@ def test_a_standby_that_would_never_end_is_forgotten(database, store):
 
 @pytest.mark.parametrize("turn", [NEVER, LONG_AGO])
 def test_an_edited_turn_moves_no_other_one(database, store, turn):
+    database.pass_time(TURN)
     edit(database, "c", turn_at=turn)
     assert look(store, "d").check_in_after < 2 * TURN < LONGEST_TURN
 

@@ -95,10 +95,11 @@ class FleetContract:
         self, backend: Backend
     ) -> None:
         store = backend.store()
-        for number in range(6):
+        for number in range(16):
             look(store, f"standby {number}", relays=0)
-        store.check_out("standby 0")
-        store.check_out("standby 1")
+            backend.pass_time(0.6 * TURN)  # faster than they come again, but not together
+        for number in range(15):
+            store.check_out(f"standby {number}")
         assert look(store, "new", relays=0).check_in_after < LATE
 
     def test_a_member_that_stops_learns_whom_to_tell(self, backend: Backend) -> None:
