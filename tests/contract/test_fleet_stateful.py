@@ -68,7 +68,7 @@ class Fleet(RuleBasedStateMachine):
         place = self.store(name).check_in(member, relays=relays, wants_slot=wants)
         assert place.at_work is self._checked_in(name, relays, wants)
         others = len(self.members) - 1
-        longest = REFRESH if place.at_work else 2 * TURN * (others + 1)
+        longest = REFRESH if place.at_work else 3 * TURN * (others + 1)
         assert 0 < place.check_in_after <= longest
         told = place.pause and (place.pause.reason, place.pause.paused_by)
         assert told == self.paused

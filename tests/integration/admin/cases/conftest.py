@@ -113,6 +113,17 @@ def client_of(user: User) -> Client:
     return client
 
 
+def sets_the_planner(sql: str) -> bool:
+    """Whether a statement reads no rows, but decides how those after it are planned."""
+    return sql.startswith("SET LOCAL") or "set_config" in sql
+
+
+def reads(captured: Any) -> list[str]:
+    """The statements of a page that read rows."""
+    selects = (each["sql"] for each in captured if each["sql"].startswith("SELECT"))
+    return [sql for sql in selects if not sets_the_planner(sql)]
+
+
 @pytest.fixture
 def boss(db: None) -> Client:
     """May do everything."""
