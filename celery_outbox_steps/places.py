@@ -71,7 +71,12 @@ class Look:
 
     @property
     def is_after_silence(self) -> bool:
-        return self.silence is not None and SILENCE < self.silence < LONGEST_SILENCE
+        """Whether the member lived through a time in which nobody could check in.
+
+        One that is new may come after the others have died.
+        """
+        silence = self.silence if self.is_known else None
+        return silence is not None and SILENCE < silence < LONGEST_SILENCE
 
 
 class Turns(NamedTuple):

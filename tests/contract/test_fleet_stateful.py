@@ -112,7 +112,8 @@ class Fleet(RuleBasedStateMachine):
 
     def _checked_in(self, name, relays, wants):
         """What the model says: whether it works."""
-        self._end_silence()
+        if name in self.members:
+            self._end_silence()
         row = self.members.setdefault(name, Row(self.now))
         slot = self._slot(row, relays) if wants and relays else None
         for other in self.members.values():

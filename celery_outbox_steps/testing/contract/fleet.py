@@ -181,7 +181,8 @@ class FleetContract:
         self, backend: Backend
     ) -> None:
         store = backend.store()
-        look(store, "dead", relays=1)
+        for name in ("dead", "standby"):
+            look(store, name, relays=1)
         backend.pass_time(SILENCE + MEMBERSHIP)
         at_work = []
         for _ in range(5):
@@ -203,11 +204,18 @@ class FleetContract:
         look(store, "last", wants_slot=False)
         assert {name for name, each in seen(store).items() if each.alive} == {"last"}
 
+    def test_a_new_member_knows_no_silence(self, backend: Backend) -> None:
+        store = backend.store()
+        look(store, "dead", relays=1)
+        backend.pass_time(MEMBERSHIP + 1)  # everybody was killed, and is started again
+        assert look(store, "new", relays=1).at_work
+
     def test_beyond_the_longest_silence_there_were_no_relays(self, backend: Backend) -> None:
         store = backend.store()
-        look(store, "gone", relays=1)
+        for name in ("gone", "left"):
+            look(store, name, relays=1)
         backend.pass_time(LONGEST_SILENCE + 1)
-        assert look(store, "new", relays=1).at_work
+        assert look(store, "left", relays=1).at_work
 
     def test_a_member_is_shown_with_what_it_tells(self, backend: Backend) -> None:
         store = backend.store()
