@@ -36,7 +36,7 @@ JITTER = 0.1
 """Turns are up to this part of `TURN` longer: members that came together come apart."""
 GAP = 1.75 * TURN
 """Between two turns that are further apart there is room for another one."""
-CLOSE = 0.5 * TURN
+CLOSE = 0.05 * TURN
 """Members whose turn is closer than this come at the same time."""
 LONGEST_MEMBERSHIP = MEMBERSHIP + 60.0
 """A slot holder whose membership lasts longer than this counts as dead: nobody wrote that.
@@ -71,7 +71,12 @@ class Look:
 
     @property
     def is_after_silence(self) -> bool:
-        return self.silence is not None and SILENCE < self.silence < LONGEST_SILENCE
+        """Whether the member lived through a time in which nobody could check in.
+
+        One that is new may come after the others have died.
+        """
+        silence = self.silence if self.is_known else None
+        return silence is not None and SILENCE < silence < LONGEST_SILENCE
 
 
 class Turns(NamedTuple):

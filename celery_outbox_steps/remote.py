@@ -33,6 +33,7 @@ class OutboxControl(Control):  # type: ignore[misc]
         if command in (PAUSE, RESUME) and not destination and not options.get("pattern"):
             arguments = {**(arguments or {}), "whole": True}
             reason = str(options.get("reason", arguments.get("reason", "")))
+            self.app.loader.import_default_modules()  # in a Django project this sets up Django
             pause(self.app, reason) if command == PAUSE else resume(self.app)
         return super().broadcast(command, arguments, destination, *args, **options)
 

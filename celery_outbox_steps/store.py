@@ -144,8 +144,8 @@ class RelayStore(Protocol):
         the lowest free one: no member that is alive holds it. With `relays=None` everybody works,
         and nobody needs a slot. A member that does not want a slot loses the one it has. Members
         without a slot take turns: `check_in_after` lets all of them together come once per `TURN`.
-        If nobody checked in for `SILENCE` seconds, those who were alive then get a new membership
-        first. May be repeated.
+        If nobody checked in for `SILENCE` seconds, and this member was there before, those who were
+        alive then get a new membership first: the database was away. May be repeated.
         """
 
     def check_out(self, relay_id: str) -> list[str]:

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from benchmarks.fleet.policies import Turns
-from celery_outbox_steps.fleet import MEMBERSHIP, REFRESH, TOLD
+from celery_outbox_steps.fleet import MEMBERSHIP, REFRESH, TOLD, TURN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +69,12 @@ class Simulation:
         self.fills.clear()
         standbys = max(0, members - self.relays)
         for turn in self.policy.settled(standbys, self.random):
-            self._stand_by(self._new(), turn)
+            self._stand_by(self._new(), turn, seen=turn - standbys * TURN)
 
     def start(self) -> int:
         """A worker starts, and looks at once."""
         member = self._new()
+        self.turns.put(member, self.now + TURN, self.now)  # its row, until it knows its turn
         self._look(member)
         return member
 
@@ -109,7 +110,7 @@ class Simulation:
         if member not in self._alive or member in self._holders:
             return
         self.looks.append(self.now)
-        turn = self.policy.next_turn(self.turns, self.now, self.random)
+        turn = self.policy.next_turn(self.turns, member, self.now, self.random)
         self.at(self.now + self.random.uniform(*CHECK_IN), lambda: self._write(member, turn))
 
     def _write(self, member: int, turn: float) -> None:
@@ -118,7 +119,7 @@ class Simulation:
         if self._free_slots():
             self._take_slot(member)
         else:
-            self._stand_by(member, turn)
+            self._stand_by(member, turn, seen=self.now)
 
     def _free_slots(self) -> int:
         held = sum(expires > self.now for expires in self._holders.values())
@@ -137,8 +138,8 @@ class Simulation:
         self._holders[member] = self.now + MEMBERSHIP
         self.at(self.now + REFRESH, lambda: self._refresh(member))
 
-    def _stand_by(self, member: int, turn: float) -> None:
-        self.turns.put(member, turn)
+    def _stand_by(self, member: int, turn: float, seen: float) -> None:
+        self.turns.put(member, turn, seen)
         self.at(turn, lambda: self._come(member, turn))
 
     def _come(self, member: int, turn: float) -> None:

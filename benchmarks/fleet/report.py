@@ -45,7 +45,8 @@ after a death it includes the rest of the membership. A fleet of 3 has one stand
 ## Everybody starts at once
 
 All workers start within {STARTED_WITHIN:g} s. Each looks when it starts. Those who start within the
-same few milliseconds choose the same turn and look together, until they choose the next one.
+same few milliseconds do not see each other's turns; they spread at random, and some look in the
+same second until they have chosen again.
 """,
     "deploy": f"""\
 ## A rolling deploy of everybody

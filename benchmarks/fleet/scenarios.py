@@ -75,8 +75,8 @@ SIZES = {
     3: Effort(),
     10: Effort(),
     100: Effort(),
-    1_000: Effort(runs=30),
-    10_000: Effort(runs=8),
+    1_000: Effort(runs=20),
+    10_000: Effort(runs=5),
 }
 
 

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps import fleet, wakeups
+from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
 from celery_outbox_steps.publishers import Publisher, publisher_for
@@ -302,6 +303,8 @@ class RelayService:
             step(*args)
         except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
             self._failures += 1
+            if isinstance(exc, StoreError):
+                self._relay.leave_orphans()
             if self._failures == 1 and not self._membership.is_known:
                 self._announce(f"waiting for database {self.store.name}")
             pause = restart_pause(self._failures)

@@ -89,7 +89,7 @@ class FleetTables:
         while not self._session.run(
             f"UPDATE {PAUSE} SET reason = %s, paused_by = %s WHERE name = ''", values
         ):
-            if self._session.run_unless_duplicate(
+            if self._session.try_run(
                 f"INSERT INTO {PAUSE} (name, reason, paused_by, paused_at)"
                 f" VALUES ('', %s, %s, {self._dialect.now})",
                 values,
@@ -152,7 +152,7 @@ class FleetTables:
     def add(self, member: Member, entry: Entry) -> None:
         now = self._dialect.now
         changes = self._changes(member, entry)
-        self._session.run_unless_duplicate(
+        self._session.try_run(
             f"INSERT INTO {RELAY} (relay_id, started_at, {', '.join(changes)})"
             f" VALUES (%s, {now}, {', '.join(sql for sql, _ in changes.values())})",
             [member.relay_id, *_parameters(changes)],
@@ -161,14 +161,14 @@ class FleetTables:
     def write(self, member: Member, entry: Entry) -> bool:
         changes = self._changes(member, entry)
         assignments = ", ".join(f"{name} = {sql}" for name, (sql, _) in changes.items())
-        written = self._session.run_unless_duplicate(
+        written = self._session.try_run(
             f"UPDATE {RELAY} SET {assignments} WHERE relay_id = %s",
             [*_parameters(changes), member.relay_id],
         )
         return bool(written)
 
     def vacate(self, slot: int, holder: str) -> None:
-        self._session.run(
+        self._session.try_run(
             f"UPDATE {RELAY} SET slot = NULL WHERE relay_id = %s AND slot = %s"
             f" AND NOT ({self._alive()})",
             [holder, slot],

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, router, transaction
-from django.db.utils import Error, IntegrityError
+from django.db.utils import Error, IntegrityError, OperationalError
 
 from celery_outbox_steps.errors import StoreError
 from django_integration.upstream.django import new_connection
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # mysqlclient ends the session whenever its connection object is deallocated, even in a forked
 # child, where the session is the parent's. This reference stops the child from doing that.
 _kept_alive: dict[int, Any] = {}
+
+MYSQL_DEADLOCK = 1213
 
 # Options that make no sense for a relay: a pool is shared with forks, and the claim is written
 # for READ COMMITTED and for parameters that the client binds.
@@ -85,15 +87,21 @@ class Session:
             cursor.execute(sql, params)
             return list(cursor.fetchall())
 
-    def run_unless_duplicate(self, sql: str, params: Sequence[Any] = ()) -> int | None:
-        """As `run()`; None if a unique column refused the statement. The connection stays open."""
+    def try_run(self, sql: str, params: Sequence[Any] = ()) -> int | None:
+        """As `run()`; None if another session was faster, and the connection stays open.
+
+        A unique column refused the statement, or it was the victim of a deadlock. It changed
+        nothing.
+        """
         with self.errors():
             wrapper = self.open()
             try:
                 with self._savepoint(), wrapper.cursor() as cursor:
                     cursor.execute(sql, params)
                     return int(cursor.rowcount)
-            except IntegrityError:
+            except (IntegrityError, OperationalError) as error:
+                if isinstance(error, OperationalError) and error.args[:1] != (MYSQL_DEADLOCK,):
+                    raise
                 return None
 
     @contextmanager

@@ -51,7 +51,7 @@ class Meter:
         self.statements = self.most_sessions = 0
         self._open: Counter[int] = Counter()
         self._lock = threading.Lock()
-        for name in ("run", "rows", "run_unless_duplicate"):
+        for name in ("run", "rows", "try_run"):
             monkeypatch.setattr(Session, name, self._counting(getattr(Session, name)))
         open_, close = Session.open, Session.close
         monkeypatch.setattr(Session, "open", lambda each: self._opened(each, open_(each)))

@@ -99,7 +99,7 @@ def test_on_a_borrowed_connection_the_transaction_survives_a_lost_race(database,
     borrowing = DjangoStore(database.alias, connection=connections[database.alias])
     with transaction.atomic(using=database.alias):
         borrowing.pause("x", "me")
-        assert borrowing._session.run_unless_duplicate(
+        assert borrowing._session.try_run(
             "UPDATE celery_outbox_relay SET slot = 0 WHERE relay_id = 'c'"
         ) is None  # fmt: skip
         assert look(borrowing, "c").pause.reason == "x"

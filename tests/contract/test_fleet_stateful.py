@@ -68,7 +68,7 @@ class Fleet(RuleBasedStateMachine):
         place = self.store(name).check_in(member, relays=relays, wants_slot=wants)
         assert place.at_work is self._checked_in(name, relays, wants)
         others = len(self.members) - 1
-        longest = REFRESH if place.at_work else 2 * TURN * (others + 1)
+        longest = REFRESH if place.at_work else 3 * TURN * (others + 1)
         assert 0 < place.check_in_after <= longest
         told = place.pause and (place.pause.reason, place.pause.paused_by)
         assert told == self.paused
@@ -112,7 +112,8 @@ class Fleet(RuleBasedStateMachine):
 
     def _checked_in(self, name, relays, wants):
         """What the model says: whether it works."""
-        self._end_silence()
+        if name in self.members:
+            self._end_silence()
         row = self.members.setdefault(name, Row(self.now))
         slot = self._slot(row, relays) if wants and relays else None
         for other in self.members.values():

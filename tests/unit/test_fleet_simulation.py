@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random as global_random
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,20 @@ from celery_outbox_steps.places import Entry
 from celery_outbox_steps.testing.memory_fleet import MemoryFleet
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SIZES = [3, 10, 100, 1000]
 LOOKS_PER_SECOND = 1.2
 FILLED_WITHIN = 2.0
+
+
+@pytest.fixture(autouse=True)
+def _same_chance_afterwards() -> Iterator[None]:
+    """The simulation seeds the generator that the rule uses."""
+    state = global_random.getstate()
+    yield
+    global_random.setstate(state)
 
 
 @pytest.mark.parametrize("members", SIZES)
@@ -39,16 +49,21 @@ def test_the_simulated_rule_is_the_one_in_use() -> None:
     """The simulation looks for the gap in its own way, because it is fast."""
     random = Random(1)
     for _ in range(200):
-        turns, store = Turns(), MemoryFleet(lambda: 0.0)
-        for member, turn in enumerate(FirstGap().settled(20, random)):
-            turns.put(member, turn)
+        clock = [0.0]
+        turns, store = Turns(), MemoryFleet(lambda clock=clock: clock[0])
+        for member in range(20):
+            clock[0] += random.choice([0.0, 0.07])
+            turn = random.uniform(0.5, 15)
+            turns.put(member, clock[0] + turn, clock[0])
             row = Member(str(member), "celery@host", "1", STANDING_BY)
             store.add(row, Entry(STANDING_BY, None, turn, turn + MEMBERSHIP))
             store.write(row, Entry(STANDING_BY, None, turn, turn + MEMBERSHIP))
-        for member in random.sample(range(20), random.randrange(4)):
+        for member in random.sample(range(20), random.randrange(8)):
             turns.remove(member)
             store.check_out(str(member))
-        assert turns.before_first_gap(0.0) == store.turns("another").first_gap
+        for member in range(21):
+            seen, expected = turns.others(member, clock[0]), store.turns(str(member))
+            assert (pytest.approx(seen.first_gap), seen.crowd) == expected
 
 
 def test_after_everybody_started_at_once_the_looks_come_apart() -> None:

@@ -260,7 +260,7 @@ WHERE relay_id = %s;
 
 -- check-in without a slot: After the look; once per second, of all together.
 SELECT min(CASE WHEN turn >= 0 AND (following IS NULL OR following > turn + 1.75) THEN turn END),
-    sum(CASE WHEN turn < 0.5 OR seen > -0.5 THEN 1 ELSE 0 END) - 1
+    sum(CASE WHEN turn < 0.05 OR seen > -0.05 THEN 1 ELSE 0 END) - 1
 FROM (
     SELECT turn, seen, lead(turn) OVER (ORDER BY turn) AS following
     FROM (
@@ -268,7 +268,7 @@ FROM (
         SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), turn_at) / 1000000e0,
             TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), seen_at) / 1000000e0
         FROM celery_outbox_relay
-        WHERE turn_at > UTC_TIMESTAMP(6) + INTERVAL ROUND(-0.5 * 1000000) MICROSECOND
+        WHERE turn_at > UTC_TIMESTAMP(6) + INTERVAL ROUND(-0.05 * 1000000) MICROSECOND
           AND expires_at > UTC_TIMESTAMP(6)
           AND relay_id <> %s
     ) AS turns

@@ -292,7 +292,7 @@ WHERE relay_id = %s;
 
 -- check-in without a slot: After the look; once per second, of all together.
 SELECT min(CASE WHEN turn >= 0 AND (following IS NULL OR following > turn + 1.75) THEN turn END),
-    sum(CASE WHEN turn < 0.5 OR seen > -0.5 THEN 1 ELSE 0 END) - 1
+    sum(CASE WHEN turn < 0.05 OR seen > -0.05 THEN 1 ELSE 0 END) - 1
 FROM (
     SELECT turn, seen, lead(turn) OVER (ORDER BY turn) AS following
     FROM (
@@ -300,7 +300,7 @@ FROM (
         SELECT extract(epoch from turn_at - statement_timestamp())::float8,
             extract(epoch from seen_at - statement_timestamp())::float8
         FROM celery_outbox_relay
-        WHERE turn_at > statement_timestamp() + -0.5 * interval '1 second'
+        WHERE turn_at > statement_timestamp() + -0.05 * interval '1 second'
           AND expires_at > statement_timestamp()
           AND relay_id <> %s
     ) AS turns

@@ -236,7 +236,7 @@ WHERE relay_id = %s;
 
 -- check-in without a slot: After the look; once per second, of all together.
 SELECT min(CASE WHEN turn >= 0 AND (following IS NULL OR following > turn + 1.75) THEN turn END),
-    sum(CASE WHEN turn < 0.5 OR seen > -0.5 THEN 1 ELSE 0 END) - 1
+    sum(CASE WHEN turn < 0.05 OR seen > -0.05 THEN 1 ELSE 0 END) - 1
 FROM (
     SELECT turn, seen, lead(turn) OVER (ORDER BY turn) AS following
     FROM (
@@ -244,7 +244,7 @@ FROM (
         SELECT (julianday(turn_at) - julianday('now')) * 86400.0,
             (julianday(seen_at) - julianday('now')) * 86400.0
         FROM celery_outbox_relay
-        WHERE turn_at > strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', -0.5))
+        WHERE turn_at > strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', -0.05))
           AND expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
           AND relay_id <> %s
     ) AS turns
