@@ -32,6 +32,7 @@ class Journal:
     """The record of one relay."""
 
     def __init__(self, database: str, relay_id: str, recorders: Recorders = NO_RECORDERS) -> None:
+        self.relay_id = relay_id
         self._database = database
         self._fields: dict[str, Any] = {"database": database, "relay": relay_id}
         self._recorders = recorders

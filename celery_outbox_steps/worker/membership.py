@@ -1,9 +1,8 @@
 """One relay's place in the fleet: whether it works or stands by, and when it checks in again.
 
 A relay that can't work for long (its broker is away, it fails in a loop, it was paused alone) gives
-its slot to one that can, if there is one. Time is an argument, and the only I/O is
-`Store.check_in`. Used by the relay's thread. The next step of the path is
-`celery_outbox_steps.fleet`.
+its slot to one that can, if there is one. Used by the relay's thread, which passes the time in. The
+next step of the path is `Store.check_in`.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps.fleet import MEMBERSHIP, Place
+from celery_outbox_steps.fleet import MEMBERSHIP, UNABLE_SECONDS, Member, Place
 
 if TYPE_CHECKING:
-    from celery_outbox_steps.fleet import Member
+    from collections.abc import Callable
+
+    from celery_outbox_steps.observe.journal import Journal
     from celery_outbox_steps.store import RelayStore
 
 PATIENCE = MEMBERSHIP
@@ -33,14 +34,27 @@ class Ability:
 
 
 class Membership:
-    """Decides when to check in, and whether to ask for a slot."""
+    """Decides when to check in, and whether to ask for a slot; reports what comes of it.
 
-    def __init__(self, store: RelayStore, relays: int | None) -> None:
+    `worker` is the worker's name; `announce` is told once, in a few words, what this relay will do.
+    """
+
+    def __init__(
+        self,
+        store: RelayStore,
+        relays: int | None,
+        journal: Journal,
+        worker: str,
+        announce: Callable[[str], None],
+    ) -> None:
         self.place = Place(at_work=False, check_in_after=0.0)
         self.is_known = False
         """Whether this relay has checked in at least once."""
         self._store = store
         self._relays = relays
+        self._journal = journal
+        self._worker = worker
+        self._announce = announce
         self._due_at = float("-inf")
         self._unable_since: float | None = None
         self._gave_up = False
@@ -64,21 +78,59 @@ class Membership:
                 self.check_in_now()
         return max(0.0, self._due_at - now)
 
-    def check_in(self, member: Member, ability: Ability, now: float) -> Place:
+    def check_in(self, state: str, ability: Ability, now: float) -> None:
         """Check in. After an error the next check-in is due no sooner than it would have been."""
-        self._due_at = now + self.place.check_in_after
+        before, self._due_at = self.place, now + self.place.check_in_after
         wants_slot = self._wants_slot(ability, now)
-        self._gave_up = not wants_slot and (self._gave_up or self.place.at_work)
-        self.place = self._store.check_in(member, relays=self._relays, wants_slot=wants_slot)
-        self.is_known = True
+        self._gave_up = not wants_slot and (self._gave_up or before.at_work)
+        self.place = self._store.check_in(
+            self._introduction(state, now), relays=self._relays, wants_slot=wants_slot
+        )
         self._due_at = now + self.place.check_in_after
-        return self.place
+        self._report(before, state)
+
+    def check_out(self) -> list[str]:
+        """Leave the fleet. Returns the workers to tell, if a slot became free."""
+        standbys = self._store.check_out(self._journal.relay_id)
+        return standbys if self.place.at_work else []
 
     def _wants_slot(self, ability: Ability, now: float) -> bool:
-        since = self._unable_since
-        patient = since is None or now - since < PATIENCE
+        patient = self._unable_for(now) < PATIENCE
         nobody_else = self.place.at_work and not self.place.standbys
         return nobody_else or (patient and not ability.is_paused)
+
+    def _unable_for(self, now: float) -> float:
+        return 0.0 if self._unable_since is None else now - self._unable_since
+
+    def _introduction(self, state: str, now: float) -> Member:
+        journal = self._journal
+        return Member(
+            relay_id=journal.relay_id,
+            worker=self._worker,
+            version=package_version(),
+            state=state,
+            rate=round(journal.rate(), 2),
+            counters={**journal.counters, UNABLE_SECONDS: int(self._unable_for(now))},
+            last_error=journal.last_error,
+        )
+
+    def _report(self, before: Place, state: str) -> None:
+        """Log what has changed."""
+        place, is_first, self.is_known = self.place, not self.is_known, True
+        if is_first:
+            self._announce(_announcement(self._store.name, place))
+        if is_first or place.at_work != before.at_work:
+            self._journal.placed(state, at_work=place.at_work)
+        if place.pause is not None and before.pause is None:
+            self._journal.outbox_paused(place.pause)
+        elif place.pause is None and before.pause is not None:
+            self._journal.resumed()
+
+
+def _announcement(database: str, place: Place) -> str:
+    if place.pause is not None:
+        return f"{database} is paused by {place.pause.paused_by}: {place.pause.reason}"
+    return f"relaying {database}" if place.at_work else f"standing by for {database}"
 
 
 @lru_cache(maxsize=1)

@@ -24,7 +24,7 @@ from celery_outbox_steps.relay.policy import IdleSchedule, restart_pause
 from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.worker import forks
-from celery_outbox_steps.worker.membership import Ability, Membership, package_version
+from celery_outbox_steps.worker.membership import Ability, Membership
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,9 +76,8 @@ class RelayService:
             recorders=recorders,
         )
         self._app = app
-        self._worker = worker
         self._announce = announce
-        self._membership = Membership(store, config.relays)
+        self._membership = Membership(store, config.relays, self.journal, worker, announce)
         self._idle = IdleSchedule(config.idle_time)
         self._broker_is_up = threading.Event()
         self._pause_reason: str | None = None
@@ -256,37 +255,18 @@ class RelayService:
 
     @untraced
     def _check_in(self) -> None:
-        before, is_first = self._membership.place, not self._membership.is_known
         with forks.barrier:
-            place = self._membership.check_in(self._introduction(), self._ability(), monotonic())
-        if is_first:
-            self._announce(_announcement(self.store.name, place))
-        if is_first or place.at_work != before.at_work:
-            self._report(self.journal.placed, self.state, at_work=place.at_work)
-        if (place.pause is None) != (before.pause is None):
-            event = self.journal.resumed if place.pause is None else self.journal.outbox_paused
-            self._report(event, *([] if place.pause is None else [place.pause]))
+            self._membership.check_in(self._state_at_work(), self._ability(), monotonic())
 
     @untraced
     def _check_out(self) -> None:
         with forks.barrier:
-            standbys = self.store.check_out(self.relay_id)
-        if self.at_work and standbys and self._broker_is_up.is_set():
+            standbys = self._membership.check_out()
+        if standbys and self._broker_is_up.is_set():
             # They would find the free slot anyway, but after a scale-down it may be a while until
             # the turn of one that is left.
             with suppress(Exception):
                 self._app.control.broadcast("outbox_check_in", destination=standbys)
-
-    def _introduction(self) -> fleet.Member:
-        return fleet.Member(
-            relay_id=self.relay_id,
-            worker=self._worker,
-            version=package_version(),
-            state=self._state_at_work(),
-            rate=round(self.journal.rate(), 2),
-            counters=dict(self.journal.counters),
-            last_error=self.journal.last_error,
-        )
 
     # -- units of work, waits, errors --------------------------------------------------------------
 
@@ -358,9 +338,3 @@ class RelayService:
                 Path(self._config.liveness_file).touch()
             except (OSError, ValueError) as exc:  # ValueError: a path with a NUL in it
                 self._report(self.journal.liveness_failed, exc)
-
-
-def _announcement(database: str, place: fleet.Place) -> str:
-    if place.pause is not None:
-        return f"{database} is paused by {place.pause.paused_by}: {place.pause.reason}"
-    return f"relaying {database}" if place.at_work else f"standing by for {database}"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.fleet import MEMBERSHIP, REFRESH, RELAYING, Member
+from celery_outbox_steps.fleet import MEMBERSHIP, REFRESH, RELAYING, UNABLE_SECONDS
+from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.testing import MemoryStore
 from celery_outbox_steps.worker.membership import PATIENCE, Ability, Membership
 
@@ -25,9 +26,13 @@ class Scene:
         self.relays = relays
         self.ability: dict[Membership, Ability] = {}
         self.names: dict[Membership, str] = {}
+        self.said: list[str] = []
 
     def member(self, name: str) -> Membership:
-        membership = Membership(self.store, self.relays)
+        journal = Journal(self.store.name, name)
+        membership = Membership(
+            self.store, self.relays, journal, f"celery@{name}", self.said.append
+        )
         self.names[membership], self.ability[membership] = name, ABLE
         self.step(membership)
         return membership
@@ -36,7 +41,7 @@ class Scene:
         """What the relay's thread does: check in if it is due."""
         ability = self.ability[membership]
         if not membership.due_in(ability, self.now):
-            membership.check_in(_introduction(self.names[membership]), ability, self.now)
+            membership.check_in(RELAYING, ability, self.now)
 
     def run(self, seconds: float, *, without: tuple[Membership, ...] = ()) -> None:
         end = self.now + seconds
@@ -50,10 +55,6 @@ class Scene:
         return [name for membership, name in self.names.items() if membership.place.at_work]
 
 
-def _introduction(name: str) -> Member:
-    return Member(relay_id=name, worker=f"celery@{name}", version="1", state=RELAYING)
-
-
 @pytest.fixture
 def scene() -> Scene:
     return Scene()
@@ -64,6 +65,7 @@ def test_the_first_takes_the_slot_and_the_others_stand_by(scene: Scene) -> None:
         scene.member(name)
     scene.run(60)
     assert scene.at_work() == ["a"]
+    assert scene.said == ["relaying memory", "standing by for memory", "standing by for memory"]
 
 
 def test_without_a_limit_everybody_works() -> None:
@@ -111,6 +113,8 @@ def test_one_that_cannot_work_keeps_its_slot_if_there_is_nobody_else(scene: Scen
     scene.ability[a] = UNABLE
     scene.run(PATIENCE * 3)
     assert scene.at_work() == ["a"]
+    (seen,) = scene.store.fleet().members
+    assert seen.member.counters[UNABLE_SECONDS] >= PATIENCE * 2
 
 
 def test_those_who_cannot_work_do_not_take_a_slot(scene: Scene) -> None:

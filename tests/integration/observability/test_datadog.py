@@ -166,7 +166,7 @@ def _parsed(line: str) -> tuple[str, str, set[str]]:
 def test_the_relay_of_a_plain_celery_app_finds_the_agent(agent: UdpListener) -> None:
     app = Celery("plain", broker="memory://", set_as_current=False)
     app.conf.outbox_metrics = "datadog"
-    worker = SimpleNamespace(app=app, pool_cls=None)
+    worker = SimpleNamespace(app=app, pool_cls=None, hostname="celery@test")
     relays = OutboxRelayStep(worker).create(worker)
     relays.start()
     try:

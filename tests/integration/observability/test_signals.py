@@ -105,7 +105,7 @@ def test_the_worker_of_a_plain_celery_app_sends_them(
     with transaction.atomic():
         result = app.send_task("shop.ship_order")
     plain = Celery("plain", broker=broker, set_as_current=False)
-    worker = SimpleNamespace(app=plain, pool_cls=None)
+    worker = SimpleNamespace(app=plain, pool_cls=None, hostname="celery@test")
     relays = OutboxRelayStep(worker).create(worker)
     relays.start()
     relays.broker_up()
