@@ -10,11 +10,17 @@ from __future__ import annotations
 import getpass
 import socket
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.app.control import Control
 
+from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.store import load_stores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_outbox_steps.store import OperatorStore
 
 PAUSE, RESUME = "outbox_pause", "outbox_resume"
 
@@ -40,16 +46,25 @@ class OutboxControl(Control):  # type: ignore[misc]
 
 def pause(app: Any, reason: str) -> None:
     """Pause the outbox of every database of the app."""
-    for store in load_stores(app):
-        with closing(store):
-            store.pause(reason, _caller())
+    _for_each_store(app, lambda store: store.pause(reason, _caller()))
 
 
 def resume(app: Any) -> None:
     """Resume the outbox of every database of the app."""
+    _for_each_store(app, lambda store: store.resume())
+
+
+def _for_each_store(app: Any, step: Callable[[OperatorStore], Any]) -> None:
+    """One database that is away does not keep the others from being paused; then it is reported."""
+    error: StoreError | None = None
     for store in load_stores(app):
-        with closing(store):
-            store.resume()
+        try:
+            with closing(store):
+                step(store)
+        except StoreError as exc:
+            error = error or exc
+    if error is not None:
+        raise error
 
 
 def _caller() -> str:

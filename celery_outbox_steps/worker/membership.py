@@ -22,15 +22,21 @@ if TYPE_CHECKING:
 
 PATIENCE = MEMBERSHIP
 """Seconds for which a relay that can't work keeps its slot: as long as a dead one would."""
+REST = MEMBERSHIP
+"""Seconds for which a relay that failed at its work leaves its slot to others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """Whether a relay could work if it had a slot."""
+    """Whether a relay can work; by default it can."""
 
-    able: bool
+    is_connected: bool = True
+    """The worker's broker connection is up."""
     is_paused: bool = False
     """Paused by itself, until it is resumed: there is no point in being patient."""
+    is_failing: bool = False
+    """It fails in a loop, or the broker accepts nothing from it. Only work can show the end of it,
+    so this counts for a relay at work."""
 
 
 class Membership:
@@ -58,6 +64,7 @@ class Membership:
         self._due_at = float("-inf")
         self._unable_since: float | None = None
         self._gave_up = False
+        self._rests_until = float("-inf")
 
     def check_in_now(self) -> None:
         """Make the next check-in due. May be called from any thread."""
@@ -69,11 +76,12 @@ class Membership:
         Remembers since when the relay can't work. One that gave its slot up and can work again
         wants it back at once.
         """
-        if not ability.able:
+        failing = ability.is_failing and self.place.at_work
+        if failing or ability.is_paused or not ability.is_connected:
             self._unable_since = now if self._unable_since is None else self._unable_since
         else:
             self._unable_since = None
-            if self._gave_up:
+            if self._gave_up and now >= self._rests_until:
                 self._gave_up = False
                 self.check_in_now()
         return max(0.0, self._due_at - now)
@@ -82,7 +90,8 @@ class Membership:
         """Check in. After an error the next check-in is due no sooner than it would have been."""
         before, self._due_at = self.place, now + self.place.check_in_after
         wants_slot = self._wants_slot(ability, now)
-        self._gave_up = not wants_slot and (self._gave_up or before.at_work)
+        if before.at_work and not wants_slot:
+            self._gave_up, self._rests_until = True, now + REST * ability.is_failing
         self.place = self._store.check_in(
             self._introduction(state, now), relays=self._relays, wants_slot=wants_slot
         )
@@ -95,9 +104,10 @@ class Membership:
         return standbys if self.place.at_work else []
 
     def _wants_slot(self, ability: Ability, now: float) -> bool:
-        patient = self._unable_for(now) < PATIENCE
-        nobody_else = self.place.at_work and not self.place.standbys
-        return nobody_else or (patient and not ability.is_paused)
+        if self.place.at_work and not self.place.standbys:
+            return True
+        is_patient = self._unable_for(now) < PATIENCE
+        return is_patient and not ability.is_paused and now >= self._rests_until
 
     def _unable_for(self, now: float) -> float:
         return 0.0 if self._unable_since is None else now - self._unable_since

@@ -114,9 +114,10 @@ class RelayService:
         self.check_in_now()
 
     def resume(self) -> None:
-        self._pause_reason = None
-        self.journal.resumed()
-        self._wake()
+        if self._pause_reason is not None:
+            self._pause_reason = None
+            self.journal.resumed()
+            self._wake()
 
     def check_in_now(self) -> None:
         """Look at once: the outbox was paused or resumed, or a slot is free."""
@@ -245,9 +246,11 @@ class RelayService:
         return self._membership.due_in(self._ability(), monotonic())
 
     def _ability(self) -> Ability:
-        paused = self._pause_reason is not None
-        trouble = paused or self._failures or self._relay.breaker.is_open
-        return Ability(self._broker_is_up.is_set() and not trouble, is_paused=paused)
+        return Ability(
+            is_connected=self._broker_is_up.is_set(),
+            is_paused=self._pause_reason is not None,
+            is_failing=self._failures > 0 or self._relay.breaker.is_open,
+        )
 
     def _check_in_if_due(self) -> None:
         if not self._until_check_in() and not self._stopping.is_set():
@@ -255,8 +258,11 @@ class RelayService:
 
     @untraced
     def _check_in(self) -> None:
+        was_at_work = self.at_work
         with forks.barrier:
             self._membership.check_in(self._state_at_work(), self._ability(), monotonic())
+        if self.at_work and not was_at_work:
+            self._relay.breaker.probe_now()  # what it knew about the broker is out of date
 
     @untraced
     def _check_out(self) -> None:

@@ -11,10 +11,10 @@ from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.fleet import MEMBERSHIP, REFRESH, RELAYING, UNABLE_SECONDS
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.testing import MemoryStore
-from celery_outbox_steps.worker.membership import PATIENCE, Ability, Membership
+from celery_outbox_steps.worker.membership import PATIENCE, REST, Ability, Membership
 
-ABLE, UNABLE = Ability(able=True), Ability(able=False)
-PAUSED = Ability(able=False, is_paused=True)
+ABLE, UNABLE = Ability(), Ability(is_connected=False)
+PAUSED, FAILING = Ability(is_paused=True), Ability(is_failing=True)
 
 
 class Scene:
@@ -133,6 +133,17 @@ def test_who_gave_its_slot_up_wants_it_back_at_once(scene: Scene) -> None:
     scene.ability[a] = ABLE
     scene.run(0.25, without=(b,))
     assert a.place.at_work
+
+
+def test_one_that_fails_gives_its_slot_up_and_rests(scene: Scene) -> None:
+    a, b = scene.member("a"), scene.member("b")
+    scene.run(5)
+    scene.ability[a] = FAILING
+    scene.run(PATIENCE + REFRESH + 2)
+    assert scene.at_work() == ["b"]
+    scene.store.check_out("b")
+    scene.run(REST + 2, without=(b,))
+    assert scene.at_work() == ["a", "b"], "it tries again: perhaps the broker is back"
 
 
 def test_one_that_was_paused_alone_gives_its_slot_up_at_once(scene: Scene) -> None:
