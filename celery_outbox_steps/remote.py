@@ -56,15 +56,18 @@ def resume(app: Any) -> None:
 
 def _for_each_store(app: Any, step: Callable[[OperatorStore], Any]) -> None:
     """One database that is away does not keep the others from being paused; then it is reported."""
-    error: StoreError | None = None
-    for store in load_stores(app):
-        try:
-            with closing(store):
-                step(store)
-        except StoreError as exc:
-            error = error or exc
-    if error is not None:
-        raise error
+    errors = [error for store in load_stores(app) if (error := _attempt(step, store))]
+    if errors:
+        raise errors[0]
+
+
+def _attempt(step: Callable[[OperatorStore], Any], store: OperatorStore) -> StoreError | None:
+    try:
+        with closing(store):
+            step(store)
+    except StoreError as error:
+        return error
+    return None
 
 
 def _caller() -> str:
