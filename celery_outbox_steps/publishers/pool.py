@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from kombu.exceptions import LimitExceeded
 
-from celery_outbox_steps.errors import Interrupted, Outage, describe
+from celery_outbox_steps.errors import ConfirmTimeout, Interrupted, Outage, describe
 from celery_outbox_steps.upstream.kombu import close_inherited_socket
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ class Deadline:
 
     def passed(self) -> bool:
         return monotonic() >= self._end
+
+    def refuse_if_passed(self) -> None:
+        """Called before each write: the rows may belong to another relay after the deadline."""
+        if self.passed():
+            raise ConfirmTimeout("the broker took too long to accept the batch (send_timeout)")
 
 
 @contextmanager

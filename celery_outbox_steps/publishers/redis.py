@@ -108,7 +108,7 @@ class RedisBatch:
     def send_all(self, messages: Iterable[Message]) -> None:
         for position, message in enumerate(messages):
             self._add(position, message)
-        self._pushes.flush(self._answers)
+        self._flush()
         self._send_through_kombu()
         self._send_events()
 
@@ -125,11 +125,16 @@ class RedisBatch:
         except Exception as exc:  # noqa: BLE001  raised again if it is not this message's failure
             self._note_failure(position, exc)
         if self._pushes.size > FLUSH_AT:
-            self._pushes.flush(self._answers)
+            self._flush()
+
+    def _flush(self) -> None:
+        self._deadline.refuse_if_passed()
+        self._pushes.flush(self._answers)
 
     def _send_through_kombu(self) -> None:
         if not self._for_kombu:
             return
+        self._deadline.refuse_if_passed()
         with self._producer.batch(max_size=_UNLIMITED):  # raises if it is unknown what arrived
             added = [each for each in self._for_kombu.items() if self._queue_up(*each)]
         self._answers.update((position, None) for position, _ in added)

@@ -60,6 +60,10 @@ class Breaker:
         self._outages = 0
         self.is_open = False
 
+    def forget(self) -> None:
+        """Another relay worked meanwhile: what this one knew about the broker is out of date."""
+        self.success()
+
     def probe_now(self) -> None:
         """The broker is known to be alive: do not wait for the cooldown."""
         self._probe_at = 0.0

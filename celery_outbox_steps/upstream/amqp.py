@@ -77,8 +77,9 @@ def can_write_frames(wire: Wire) -> bool:
     return callable(getattr(wire.transport, "write", None)) and isinstance(wire.frame_max, int)
 
 
-def write_frames(wire: Wire, data: bytes) -> None:
+def write_frames(wire: Wire, data: bytes, timeout: float) -> None:
     """Send frames without py-amqp's writer, which writes to the socket once per message."""
+    wire.transport.sock.settimeout(timeout)
     wire.transport.write(data)
     wire.bytes_sent += 1  # py-amqp sends a heartbeat if this has not changed for a while
 

@@ -12,7 +12,15 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps.fleet import MEMBERSHIP, UNABLE_SECONDS, Member, Place
+from celery_outbox_steps.fleet import (
+    BACKING_OFF,
+    MEMBERSHIP,
+    RELAYING,
+    STANDING_BY,
+    UNABLE_SECONDS,
+    Member,
+    Place,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,13 +70,14 @@ class Membership:
         self._worker = worker
         self._announce = announce
         self._due_at = float("-inf")
+        self._is_asked = False
         self._unable_since: float | None = None
         self._gave_up = False
         self._rests_until = float("-inf")
 
     def check_in_now(self) -> None:
-        """Make the next check-in due. May be called from any thread."""
-        self._due_at = float("-inf")
+        """Make the next check-in due. May be called from any thread, also during a check-in."""
+        self._is_asked = True
 
     def due_in(self, ability: Ability, now: float) -> float:
         """Seconds until the next check-in; 0 if it is due.
@@ -84,19 +93,21 @@ class Membership:
             if self._gave_up and now >= self._rests_until:
                 self._gave_up = False
                 self.check_in_now()
-        return max(0.0, self._due_at - now)
+        return 0.0 if self._is_asked else max(0.0, self._due_at - now)
 
     def check_in(self, state: str, ability: Ability, now: float) -> None:
         """Check in. After an error the next check-in is due no sooner than it would have been."""
-        before, self._due_at = self.place, now + self.place.check_in_after
+        before, self._due_at, self._is_asked = self.place, now + self.place.check_in_after, False
         wants_slot = self._wants_slot(ability, now)
+        if state == RELAYING and not wants_slot:
+            state = BACKING_OFF  # it rests
         if before.at_work and not wants_slot:
             self._gave_up, self._rests_until = True, now + REST * ability.is_failing
         self.place = self._store.check_in(
             self._introduction(state, now), relays=self._relays, wants_slot=wants_slot
         )
         self._due_at = now + self.place.check_in_after
-        self._report(before, state)
+        self._report(before, STANDING_BY if wants_slot else state)
 
     def check_out(self) -> list[str]:
         """Leave the fleet. Returns the workers to tell, if a slot became free."""
@@ -125,7 +136,7 @@ class Membership:
         )
 
     def _report(self, before: Place, state: str) -> None:
-        """Log what has changed."""
+        """Log what has changed. `state` says what it does without a slot."""
         place, is_first, self.is_known = self.place, not self.is_known, True
         if is_first:
             self._announce(_announcement(self._store.name, place))

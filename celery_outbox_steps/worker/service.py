@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from pathlib import Path
+from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from celery_outbox_steps.store import RelayStore
 
 LIVENESS_INTERVAL = 1.0
+SPREAD, LONGEST_SPREAD = 0.005, 5.0
+"""Seconds over which the members that stand by stop: for each of them, and at most."""
 SETTLE_MARGIN = 1.0
 """Seconds at the end of a warm stop in which nothing more is sent, only settled and released."""
 
@@ -85,6 +88,7 @@ class RelayService:
         self._changed = threading.Event()
         self._send_deadline = self._stop_deadline = float("inf")
         self._failures = 0
+        self._to_tell: list[str] = []
         self._touched = self._sampled = float("-inf")
         self._thread = threading.Thread(
             target=self._main, name=f"outbox-relay-{store.name}", daemon=True
@@ -106,6 +110,7 @@ class RelayService:
     def broker_down(self) -> None:
         """The broker connection is lost: claim nothing until it is back."""
         self._broker_is_up.clear()
+        self._changed.set()  # one that stands by has to know since when it can't work
 
     def pause(self, reason: str) -> None:
         """Pause this relay alone: another one of the fleet takes its slot over."""
@@ -166,22 +171,23 @@ class RelayService:
             return "stopping" if self._thread.is_alive() else "stopped"
         if not self._thread.is_alive():
             return "not started" if self._thread.ident is None else "crashed"
-        state = self._state_at_work()
-        return fleet.STANDING_BY if state == fleet.RELAYING and not self.at_work else state
+        return self._running_state(at_work=self.at_work)
 
-    def _state_at_work(self) -> str:
-        """What the relay does, or would do, with a slot."""
-        if self._pause_reason is not None or self._membership.place.pause is not None:
+    def _running_state(self, *, at_work: bool) -> str:
+        """What the relay does. One that stands by does not know whether the outbox is paused."""
+        if self._pause_reason is not None or (at_work and self._membership.place.pause):
             return fleet.PAUSED
         if not self._broker_is_up.is_set():
             return fleet.WAITING_FOR_BROKER
         if self._failures:
             return fleet.BACKING_OFF
-        return fleet.COOLING_DOWN if self._relay.breaker.is_open else fleet.RELAYING
+        if self._relay.breaker.is_open:
+            return fleet.COOLING_DOWN
+        return fleet.RELAYING if at_work else fleet.STANDING_BY
 
     def _shown_pause_reason(self) -> str | None:
-        pause = self._membership.place.pause
-        return pause.reason if pause is not None else self._pause_reason
+        pause = self._membership.place.pause if self.at_work else None
+        return self._pause_reason if pause is None else pause.reason
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -202,7 +208,8 @@ class RelayService:
             self._work()
         else:
             self._run_unit(self._relay.settle_in_hand)
-            self._relay.close()  # no session, no LISTEN, no broker connection
+            with forks.barrier:
+                self._relay.close()  # no session, no LISTEN, no broker connection
 
     def _work(self) -> None:
         self._sample()  # also while the broker is down: that is when the depth matters
@@ -221,6 +228,7 @@ class RelayService:
         """One last tick if there is time for it; then settle, release and close."""
         if self._membership.is_known and not self.at_work and not self._should_stop_sending():
             # If those who worked have stopped, what the last tasks enqueued is published here.
+            self._wait_among(self._membership.place.standbys)
             self._run_with_backoff(self._check_in)
         if self._may_relay() and not self._should_stop_sending():
             self._run_with_backoff(self._run_unit, self._relay.run_once)
@@ -229,6 +237,7 @@ class RelayService:
         if self._membership.is_known:
             self._run_with_backoff(self._check_out)
         self._run_with_backoff(self._relay.close)
+        self._tell_standbys()
 
     # -- the place in the fleet --------------------------------------------------------------------
 
@@ -260,19 +269,37 @@ class RelayService:
     def _check_in(self) -> None:
         was_at_work = self.at_work
         with forks.barrier:
-            self._membership.check_in(self._state_at_work(), self._ability(), monotonic())
-        if self.at_work and not was_at_work:
-            self._relay.breaker.probe_now()  # what it knew about the broker is out of date
+            state = self._running_state(at_work=True)
+            self._membership.check_in(state, self._ability(), monotonic())
+        if was_at_work and not self.at_work:
+            self._relay.breaker.forget()
 
     @untraced
     def _check_out(self) -> None:
         with forks.barrier:
-            standbys = self._membership.check_out()
-        if standbys and self._broker_is_up.is_set():
-            # They would find the free slot anyway, but after a scale-down it may be a while until
-            # the turn of one that is left.
-            with suppress(Exception):
-                self._app.control.broadcast("outbox_check_in", destination=standbys)
+            self._to_tell = self._membership.check_out()
+
+    def _tell_standbys(self) -> None:
+        """Tell a few of those that stand by that a slot is free.
+
+        They would find it anyway, but after a scale-down it may be a while until the turn of one
+        that is left. So this is worth a moment, but not the time that a broker that is away costs.
+        """
+        if not self._to_tell or not self._broker_is_up.is_set():
+            return
+        once = {"max_retries": 0}
+        with (
+            suppress(Exception),
+            self._app.connection_for_write(connect_timeout=1, transport_options=once) as connection,
+        ):
+            self._app.control.broadcast(
+                "outbox_check_in", destination=self._to_tell, connection=connection
+            )
+
+    def _wait_among(self, others: int) -> None:
+        """Spread the last check-ins of a fleet that is stopped as a whole."""
+        self._changed.clear()
+        self._wait_for_change(min(LONGEST_SPREAD, SPREAD * others) * random())  # noqa: S311
 
     # -- units of work, waits, errors --------------------------------------------------------------
 
@@ -289,8 +316,8 @@ class RelayService:
             step(*args)
         except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
             self._failures += 1
-            if isinstance(exc, StoreError):
-                self._relay.leave_orphans()
+            if isinstance(exc, StoreError) and self._failures > 1:
+                self._relay.leave_orphans()  # the database was away, it was not one statement
             if self._failures == 1 and not self._membership.is_known:
                 self._announce(f"waiting for database {self.store.name}")
             pause = restart_pause(self._failures)

@@ -20,14 +20,12 @@ from celery_outbox_steps.errors import ConfigurationError, OutboxError, StoreErr
 from celery_outbox_steps.observe.metrics import meter_for
 from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import BY_NAME, SETTINGS, RelayConfig, read, validate
-from celery_outbox_steps.store import load_stores
+from celery_outbox_steps.store import RelayStore, load_stores
 from celery_outbox_steps.worker.group import RelayGroup
 from celery_outbox_steps.worker.service import RelayService
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from celery_outbox_steps.store import RelayStore
 
 GREEN_POOLS = (".gevent", ".eventlet")
 
@@ -62,6 +60,7 @@ def build_relays(worker: Any) -> RelayGroup:
         config, stores = RelayConfig.from_app(app), load_stores(app)
         recorders = recorders_for(app, meter_for(app))
         for store in stores:
+            _refuse_incomplete(store)
             _refuse_blocking_driver(worker, store)
             recorders.run_untraced(_check, store)
         several = len(stores) > 1
@@ -97,6 +96,17 @@ def _refusing() -> Iterator[None]:
         yield
     except OutboxError as exc:
         raise RelayCannotStart(str(exc)) from exc
+
+
+def _refuse_incomplete(store: RelayStore) -> None:
+    """A Store of another package may have been written for an earlier version."""
+    wanted = (name for name in vars(RelayStore) if not name.startswith("_"))
+    missing = sorted(name for name in wanted if not hasattr(type(store), name))
+    if missing:
+        raise ConfigurationError(
+            f"The Store {type(store).__name__} lacks {', '.join(missing)}: it was written for "
+            "another version of this package."
+        )
 
 
 def _refuse_blocking_driver(worker: Any, store: RelayStore) -> None:

@@ -204,6 +204,8 @@ class DjangoStore:
         """Whether this is the first claim of a session. Others, of a standby, never LISTEN."""
         if self._has_claimed and self._session.is_open:
             return False
+        with self._session.errors():
+            self._session.open()
         self.listen()
         self._has_claimed = True
         return True

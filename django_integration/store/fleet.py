@@ -143,7 +143,7 @@ class FleetTables:
 
     def end_silence(self, silence: float) -> None:
         from_now = self._dialect.from_now
-        self._session.run(
+        self._session.try_run(
             f"UPDATE {RELAY} SET expires_at = {from_now} WHERE state <> '{STOPPED}'"
             f" AND expires_at > {from_now} AND expires_at < {from_now}",
             [MEMBERSHIP, -silence, MEMBERSHIP],
@@ -175,7 +175,7 @@ class FleetTables:
         )
 
     def forget(self) -> None:
-        self._session.run(f"DELETE FROM {RELAY} WHERE {self._forgettable()}")
+        self._session.try_run(f"DELETE FROM {RELAY} WHERE {self._forgettable()}")
 
     def _changes(self, member: Member, entry: Entry) -> Mapping[str, tuple[str, list[Any]]]:
         """Column → its SQL and the parameters of that."""

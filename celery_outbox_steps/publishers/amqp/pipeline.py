@@ -157,6 +157,7 @@ class Pipeline:
                 frame_max = self.wire.frame_max
                 frames = publish_frames(message, channel.channel_id, frame_max, mandatory=mandatory)
             else:
+                self.deadline.refuse_if_passed()
                 channel.write(message, mandatory=mandatory)
         except Exception as exc:
             if not self.wire.connected:
@@ -185,7 +186,8 @@ class Pipeline:
         self._chunk, self._size = [], 0
         if data:
             self.await_unblocked()
-            write_frames(self.wire, data)
+            self.deadline.refuse_if_passed()
+            write_frames(self.wire, data, self.deadline.remaining())
         while self._drain(timeout=0):
             pass
 
