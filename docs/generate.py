@@ -86,7 +86,7 @@ def control() -> str:
 
     rows = ["| command | what it does |", "|---|---|"]
     for name, meta in sorted(Panel.meta.items()):
-        if "outbox" in name:
+        if "outbox" in name and meta.visible:
             arguments = f" {meta.signature}" if meta.signature else ""
             rows.append(f"| `celery -A proj {meta.type} {name}{arguments}` | {meta.help} |")
     return "\n".join(rows)

@@ -78,7 +78,8 @@ RELAY_EVENTS = {
     "celery_outbox_relay_resumed": Event(
         WARNING,
         "relaying again",
-        "`celery control outbox_resume`. The relay claims rows again.",
+        "`celery control outbox_resume`. A relay with a slot claims rows again; the others stand "
+        "by.",
         RELAY,
     ),
     "celery_outbox_relay_error": Event(

@@ -53,7 +53,11 @@ METRICS = {
     "messages.fenced": Metric(
         "counter", ("database",), "Rows lost to another relay before they were settled."
     ),
-    "queue.depth": Metric("gauge", ("database",), "Rows waiting, in flight or backing off."),
+    "queue.depth": Metric(
+        "gauge",
+        ("database",),
+        "Rows in the outbox: waiting, scheduled, in flight or backing off.",
+    ),
     "dead_letter.count": Metric("gauge", ("database",), "Dead letters."),
     "oldest_pending_age_seconds": Metric(
         "gauge", ("database",), "Age of the row that has waited longest."
