@@ -101,7 +101,7 @@ def _refusing() -> Iterator[None]:
 def _refuse_incomplete(store: RelayStore) -> None:
     """A Store of another package may have been written for an earlier version."""
     wanted = (name for name in vars(RelayStore) if not name.startswith("_"))
-    missing = sorted(name for name in wanted if not hasattr(type(store), name))
+    missing = sorted(name for name in wanted if not hasattr(store, name))
     if missing:
         raise ConfigurationError(
             f"The Store {type(store).__name__} lacks {', '.join(missing)}: it was written for "

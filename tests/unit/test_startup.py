@@ -59,3 +59,14 @@ def test_every_dotted_path_gets_the_same_words(name: str) -> None:
         start(**{name: "no.such"})
     with pytest.raises(RelayCannotStart, match=f"{name.upper()} = 'json' names <module 'json'"):
         start(**{name: "json"})
+
+
+def test_a_store_for_an_earlier_version_stops_the_worker_at_its_start() -> None:
+    class OldStore:
+        name = "old"
+
+        def claim(self) -> None:
+            """All that it can do."""
+
+    with pytest.raises(RelayCannotStart, match=r"OldStore lacks .*check_in.*renew"):
+        start(store=lambda app: [OldStore()])
