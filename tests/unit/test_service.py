@@ -14,12 +14,13 @@ import pytest
 from celery import Celery
 from kombu.utils.json import dumps
 
-from celery_outbox_steps import wakeups
+from celery_outbox_steps import places, wakeups
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
+from celery_outbox_steps.worker import membership
 from celery_outbox_steps.worker.service import RelayService
 from django_integration.store.listen import WakePipe
 from tests.helpers import wait_for
@@ -36,8 +37,8 @@ OPTIONS = dumps(
 class BrittleStore(MemoryStore):
     """A database that is away while `error` is set."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.error: Exception | None = None
         self.settle_error: Exception | None = None
 
@@ -70,8 +71,13 @@ class SlowPublisher(RecordingPublisher):
 class Bench:
     """A service and its surroundings."""
 
-    def __init__(self, publisher: RecordingPublisher | None = None, **config: Any) -> None:
-        self.store = BrittleStore()
+    def __init__(
+        self,
+        publisher: RecordingPublisher | None = None,
+        store: BrittleStore | None = None,
+        **config: Any,
+    ) -> None:
+        self.store = store or BrittleStore()
         self.publisher = publisher or RecordingPublisher()
         self.service = RelayService(
             Celery("unit", set_as_current=False),
@@ -436,3 +442,60 @@ def test_an_idle_relay_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
         "celery_outbox_relay_at_work",
         "celery_outbox_relay_stopped",
     ]
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Bench, Bench]]:
+    """Two relays and one slot, in a fleet that is in a hurry."""
+    for name in ("REFRESH", "TURN"):
+        monkeypatch.setattr(places, name, 0.05)
+    monkeypatch.setattr(membership, "PATIENCE", 0.3)
+    first = Bench(relays=1, broker_outage_cooldown=0.05)
+    second = Bench(store=first.store.beside(), relays=1)
+    first.started()
+    wait_for(lambda: first.service.at_work)
+    yield first, second.started()
+    for bench in (first, second):
+        bench.stop(2)
+
+
+def test_a_relay_from_which_the_broker_accepts_nothing_gives_its_slot_up(
+    two: tuple[Bench, Bench],
+) -> None:
+    first, second = two
+    wait_for(lambda: second.service.state == "standing by")
+    first.publisher.down = ConnectionRefusedError()
+    first.add(3)
+    wait_for(lambda: second.service.state == "relaying")
+    second.wait_until_published(3)
+    assert first.service.state == "standing by"
+    first.publisher.heal()
+    first.service._membership._rests_until = float("-inf")
+    second.stop()
+    wait_for(lambda: first.service.state == "relaying")
+
+
+def test_a_relay_that_fails_in_a_loop_gives_its_slot_up(two: tuple[Bench, Bench]) -> None:
+    first, second = two
+    first.store.error = MemoryError()
+    wait_for(lambda: second.service.state == "relaying")
+    first.add(2)
+    second.wait_until_published(2)
+    seen = {each.member.relay_id: each for each in first.store.fleet().members}
+    assert seen[first.service.relay_id].member.state == "backing off after an error"
+
+
+def test_a_standby_without_a_broker_takes_no_slot(two: tuple[Bench, Bench]) -> None:
+    first, second = two
+    wait_for(lambda: second.service.state == "standing by")
+    second.service.broker_down()
+    begin = time.monotonic()
+    wait_for(lambda: time.monotonic() - begin > 0.4)
+    first.stop()
+    wait_for(lambda: first.service.state == "stopped")
+    begin = time.monotonic()
+    wait_for(lambda: time.monotonic() - begin > 0.4)
+    assert second.service.state == "waiting for the broker"
+    assert not second.service.at_work
+    second.service.broker_up()
+    wait_for(lambda: second.service.state == "relaying")
