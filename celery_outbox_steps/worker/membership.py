@@ -7,6 +7,7 @@ next step of the path is `Store.check_in`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -107,7 +108,9 @@ class Membership:
             self._introduction(state, now), relays=self._relays, wants_slot=wants_slot
         )
         self._due_at = now + self.place.check_in_after
-        self._report(before, STANDING_BY if wants_slot else state)
+        is_first, self.is_known = not self.is_known, True
+        with suppress(BaseException):  # log handlers and filters are the project's code
+            self._report(before, STANDING_BY if wants_slot else state, is_first=is_first)
 
     def check_out(self) -> list[str]:
         """Leave the fleet. Returns the workers to tell, if a slot became free."""
@@ -135,9 +138,9 @@ class Membership:
             last_error=journal.last_error,
         )
 
-    def _report(self, before: Place, state: str) -> None:
+    def _report(self, before: Place, state: str, *, is_first: bool) -> None:
         """Log what has changed. `state` says what it does without a slot."""
-        place, is_first, self.is_known = self.place, not self.is_known, True
+        place = self.place
         if is_first:
             self._announce(_announcement(self._store.name, place))
         if is_first or place.at_work != before.at_work:
