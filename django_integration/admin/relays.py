@@ -36,7 +36,7 @@ class SeenChangeList(ChangeList):
         alias = self.root_queryset.db
         members = DjangoStore(alias, connection=connections[alias]).fleet().members
         by_id = {each.member.relay_id: each for each in members}
-        # A relay that checked in between the two queries is shown by the next request.
+        # A row that was deleted between the two queries is left out.
         self.result_list = [row for row in self.result_list if row.pk in by_id]
         for row in self.result_list:
             row.seen = by_id[row.pk]
