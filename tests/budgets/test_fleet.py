@@ -23,7 +23,7 @@ from tests.helpers import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CALLS = 250
+CALLS = 150
 PER_SECOND = 50
 RELAYS = RelayConfig().relays or 0
 FEW, MANY = RELAYS, 64

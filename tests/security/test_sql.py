@@ -29,11 +29,14 @@ OURS = re.compile(
     r"""
     [A-Z_]+(\.text|\[table\])?                 # constants: tables, columns, states
     | (self|dialect|self\._dialect)\.[a-z_]+   # a dialect's attributes
-    | (self|dialect)\.is_state\([A-Z_]+\)      # a state's condition
+    | (self|dialect)\.is_state\(([A-Z_]+|part)\)  # a state's condition
+    | (SETTINGS|dialect\.seconds_until)\.format\([a-z_=']+\)
+    | self\._(alive|forgettable|in|sums|until)\(.*\)  # conditions and times of the fleet
     | '.*'\.join\(.*\)                         # placeholders and column names
     | _(pending_rows|published_before|flag)\(.*\)  # SQL of the same module
     | (columns|values|selected|where|order|table|changes|sql|claimable|free|now|window|condition
-      |fence|insert_rows|record|name|limit|rows|text)
+      |fence|insert_rows|record|name|limit|rows|text
+      |assignments|from_now|is_gap|others|seen|times)
     """,
     re.VERBOSE,
 )
