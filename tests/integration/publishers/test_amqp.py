@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +11,12 @@ from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 from kombu import Connection, Exchange, Producer, Queue
 
 from celery_outbox_steps.classify import is_permanent
-from celery_outbox_steps.errors import Nacked, Outage, Unroutable
+from celery_outbox_steps.errors import Interrupted, Nacked, Outage, Unroutable
 from celery_outbox_steps.publishers import publisher_for
+from celery_outbox_steps.publishers.amqp import pipeline
 from celery_outbox_steps.publishers.amqp.publisher import AmqpPublisher
+from celery_outbox_steps.upstream.amqp import write_frames
+from tests.helpers import wait_for
 from tests.integration.publishers.conftest import Broker, task_message
 
 if TYPE_CHECKING:
@@ -404,3 +408,23 @@ def test_a_transport_that_we_do_not_know_is_written_to_by_pyamqp(
 
 def test_it_is_chosen_for_amqp(broker: Broker) -> None:
     assert isinstance(broker.publisher, AmqpPublisher)
+
+
+def test_nothing_more_is_written_when_the_time_is_up(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a freeze in the middle of a batch: the rest may belong to another relay by now."""
+    queue = broker.queue()
+    chunks: list[int] = []
+
+    def write_and_freeze(wire: Any, data: bytes, timeout: float) -> None:
+        chunks.append(len(data))
+        write_frames(wire, data, timeout)
+        begin = monotonic()
+        wait_for(lambda: monotonic() - begin > 0.5)
+
+    monkeypatch.setattr(pipeline, "write_frames", write_and_freeze)
+    messages = [task_message(queue.name) for _ in range(500)]
+    with pytest.raises(Interrupted):
+        list(broker.publisher.publish(messages, 0.4))
+    assert len(chunks) == 1
