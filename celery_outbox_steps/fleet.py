@@ -31,6 +31,8 @@ TOLD = 3
 REMEMBERED = 3600.0
 """Seconds for which a member that stopped or died is still shown."""
 
+NO_REASON = "no reason given"
+
 RELAYING = "relaying"
 STANDING_BY = "standing by"
 PAUSED = "paused"

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from celery_outbox_steps.fleet import (
     BACKING_OFF,
     COOLING_DOWN,
+    MEMBERSHIP,
     PAUSED,
+    REFRESH,
     RELAYING,
     STANDING_BY,
     STOPPED,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from celery_outbox_steps.fleet import Fleet, Pause, SeenMember
     from celery_outbox_steps.store import Stats
 
+OVERDUE = 3 * REFRESH
+"""Seconds after which a relay at work should have been seen."""
 MAX_AGE = 60.0
 """Seconds after which a message that is due and not published is late."""
 
@@ -90,10 +94,24 @@ def first_line(error: str | None) -> str:
 def _trouble(fleet: Fleet, alive: Sequence[SeenMember]) -> Verdict | None:
     """Why no message is published; None if at least one relay is at work."""
     if fleet.pause:
-        return Verdict("paused", _paused(fleet.pause))
+        nobody = "" if alive else f"; {_no_relay(fleet.members)}"
+        return Verdict("paused", f"{_paused(fleet.pause)}{nobody}")
     if not alive:
         return Verdict("no relay", _no_relay(fleet.members))
-    return None if _in(alive, RELAYING) else _unable(alive)
+    relaying = _in(alive, RELAYING)
+    if any(each.seen_ago <= OVERDUE for each in relaying):
+        return None
+    return _overdue(relaying) if relaying else _unable(alive)
+
+
+def _overdue(relaying: Sequence[SeenMember]) -> Verdict:
+    """They may be busy with a slow broker, or dead."""
+    seen = age(min(each.seen_ago for each in relaying))
+    return Verdict(
+        "none at work",
+        f"{_counted(len(relaying), 'relay')} at work, not seen for {seen}; after {MEMBERSHIP:g} s"
+        " another takes over",
+    )
 
 
 def _unable(alive: Sequence[SeenMember]) -> Verdict:
@@ -104,7 +122,7 @@ def _unable(alive: Sequence[SeenMember]) -> Verdict:
     if BACKING_OFF in states:
         return Verdict("failing", f"every relay fails{_error(_in(alive, BACKING_OFF))}")
     if PAUSED in states:
-        return Verdict("paused", "every relay is paused: celery control outbox_resume")
+        return Verdict("paused", "every relay is paused: celery -A proj control outbox_resume")
     return Verdict("none at work", f"no relay is at work at this moment: {_roll_call(alive)}")
 
 

@@ -72,6 +72,16 @@ def count_waiting(app: Any) -> int:
     return _sum_of(app, lambda store: store.stats(0).waiting)
 
 
+def pause(app: Any, reason: str, paused_by: str) -> None:
+    """Pause the outbox of every database of the app."""
+    _for_each_store(app, lambda store: store.pause(reason, paused_by))
+
+
+def resume(app: Any) -> None:
+    """Resume the outbox of every database of the app."""
+    _for_each_store(app, lambda store: store.resume())
+
+
 def drain(app: Any, progress: Progress = no_progress) -> BatchResult:
     """Publish every due message from this process.
 
@@ -203,6 +213,22 @@ def _sum_of(app: Any, count: Callable[[OperatorStore], int]) -> int:
         with _closing(store):
             total += count(store)
     return total
+
+
+def _for_each_store(app: Any, step: Callable[[OperatorStore], Any]) -> None:
+    """One database that is away does not keep the others from it; then it is reported."""
+    errors = [error for store in load_stores(app) if (error := _attempt(step, store))]
+    if errors:
+        raise errors[0]
+
+
+def _attempt(step: Callable[[OperatorStore], Any], store: OperatorStore) -> OutboxError | None:
+    try:
+        with _closing(store):
+            step(store)
+    except OutboxError as error:
+        return error
+    return None
 
 
 @contextmanager

@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import getpass
 import socket
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.app.control import Control
 
-from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.store import load_stores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_outbox_steps.store import OperatorStore
+from celery_outbox_steps import operate
+from celery_outbox_steps.fleet import NO_REASON
 
 PAUSE, RESUME = "outbox_pause", "outbox_resume"
 
@@ -40,34 +34,11 @@ class OutboxControl(Control):  # type: ignore[misc]
             arguments = {**(arguments or {}), "whole": True}
             reason = str(options.get("reason", arguments.get("reason", "")))
             self.app.loader.import_default_modules()  # in a Django project this sets up Django
-            pause(self.app, reason) if command == PAUSE else resume(self.app)
+            if command == PAUSE:
+                operate.pause(self.app, reason or NO_REASON, _caller())
+            else:
+                operate.resume(self.app)
         return super().broadcast(command, arguments, destination, *args, **options)
-
-
-def pause(app: Any, reason: str) -> None:
-    """Pause the outbox of every database of the app."""
-    _for_each_store(app, lambda store: store.pause(reason, _caller()))
-
-
-def resume(app: Any) -> None:
-    """Resume the outbox of every database of the app."""
-    _for_each_store(app, lambda store: store.resume())
-
-
-def _for_each_store(app: Any, step: Callable[[OperatorStore], Any]) -> None:
-    """One database that is away does not keep the others from being paused; then it is reported."""
-    errors = [error for store in load_stores(app) if (error := _attempt(step, store))]
-    if errors:
-        raise errors[0]
-
-
-def _attempt(step: Callable[[OperatorStore], Any], store: OperatorStore) -> StoreError | None:
-    try:
-        with closing(store):
-            step(store)
-    except StoreError as error:
-        return error
-    return None
 
 
 def _caller() -> str:

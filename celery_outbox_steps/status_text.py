@@ -10,8 +10,9 @@ from typing import Any
 from celery_outbox_steps.fleet import STANDING_BY, STOPPED
 from celery_outbox_steps.health import age, first_line
 
-LISTED = 3
-"""Relays that stand by, or are gone, are summed up in one line if there are more."""
+LISTED, LISTED_DEAD = 3, 10
+"""Relays that stand by, or died, are summed up in one line if there are more."""
+LOWEST_RATE = 0.05
 COUNTS = {
     "in the outbox": "in_outbox",
     "waiting": "waiting",
@@ -31,7 +32,7 @@ def status_text(found: dict[str, Any]) -> str:
         *((name, f"{found[field]}{more}") for name, field in COUNTS.items()),
         ("oldest due", age(found["oldest_due_seconds"]) if _has_due(found) else "-"),
         *_relays(found["relays"]),
-        *(("held by", _held(each)) for each in found["holders"]),
+        *(("held by", _held(each, found["relays"])) for each in found["holders"]),
         *(("failing task", _failing(each)) for each in found["top_failing"]),
     ]
     head = [f"database {found['database']}", f"  {found['verdict']['text']}"]
@@ -50,16 +51,20 @@ def _relays(relays: list[dict[str, Any]]) -> list[tuple[str, str]]:
     alive = [each for each in relays if each["alive"]]
     standbys = [each for each in alive if each["state"] == STANDING_BY]
     working = [each for each in alive if each["state"] != STANDING_BY]
-    gone = [each for each in relays if not each["alive"]]
+    dead = [each for each in relays if not each["alive"] and each["state"] != STOPPED]
+    stopped = [each for each in relays if not each["alive"] and each["state"] == STOPPED]
     return [
         *(("relay", _relay(each)) for each in working),
         *_summed_up("standing by", standbys),
-        *_summed_up("gone", gone),
+        *_summed_up("gone", dead, LISTED_DEAD),
+        *_summed_up("stopped", stopped, 0),
     ]
 
 
-def _summed_up(name: str, relays: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    if len(relays) <= LISTED:
+def _summed_up(
+    name: str, relays: list[dict[str, Any]], listed: int = LISTED
+) -> list[tuple[str, str]]:
+    if len(relays) <= listed:
         return [(name, _relay(each)) for each in relays]
     seen = age(min(each["seen_seconds"] for each in relays))
     return [(name, f"{counted(len(relays), 'relay')}, the last one seen {seen} ago")]
@@ -67,22 +72,28 @@ def _summed_up(name: str, relays: list[dict[str, Any]]) -> list[tuple[str, str]]
 
 def _relay(relay: dict[str, Any]) -> str:
     error = first_line(relay["last_error"])
-    said = f"{relay['worker']}: {_doing(relay)}, seen {age(relay['seen_seconds'])} ago"
+    doing = _doing(relay)
+    said = f"{relay['worker']}: {doing}{', ' if doing else ''}seen {age(relay['seen_seconds'])} ago"
     return f"{said}, last error: {error}" if error else said
 
 
 def _doing(relay: dict[str, Any]) -> str:
     state: str = relay["state"]
     if not relay["alive"]:
-        return state if state == STOPPED else f"was {state}"
+        return f"was {state}"
+    if state == STANDING_BY:
+        return ""
     slot = "" if relay["slot"] is None else f", slot {relay['slot']}"
-    rate = f", {relay['rate']:.1f} messages/s" if relay["rate"] else ""
+    minute = f", {relay['rate']:.1f} messages/s in the last minute"
+    rate = minute if relay["rate"] >= LOWEST_RATE else ""
     return f"{state}{slot}{rate}"
 
 
-def _held(holder: dict[str, Any]) -> str:
+def _held(holder: dict[str, Any], relays: list[dict[str, Any]]) -> str:
     left = age(holder["seconds_left"])
-    return f"{holder['relay']}: {counted(holder['rows'], 'row')}, lease ends in {left}"
+    worker = {each["relay"]: each["worker"] for each in relays}.get(holder["relay"])
+    rows = counted(holder["rows"], "row")
+    return f"{worker or holder['relay']}: {rows}, lease ends in {left}"
 
 
 def _failing(task: dict[str, Any]) -> str:

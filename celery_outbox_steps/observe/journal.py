@@ -64,6 +64,9 @@ class Journal:
         by, reason = pause.paused_by, pause.reason
         self._event("celery_outbox_paused", by, reason, paused_by=by, reason=reason)
 
+    def outbox_resumed(self) -> None:
+        self._event("celery_outbox_resumed")
+
     def resumed(self) -> None:
         self._event("celery_outbox_relay_resumed")
 

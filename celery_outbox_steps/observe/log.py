@@ -77,9 +77,15 @@ RELAY_EVENTS = {
     ),
     "celery_outbox_relay_resumed": Event(
         WARNING,
-        "relaying again",
-        "`celery control outbox_resume`. A relay with a slot claims rows again; the others stand "
-        "by.",
+        "this worker's relay, by remote control",
+        "`celery control outbox_resume` for a relay that was paused alone. It works again when it has "
+        "a slot.",
+        RELAY,
+    ),
+    "celery_outbox_resumed": Event(
+        WARNING,
+        "rows are published again",
+        "`celery control outbox_resume` for the whole outbox.",
         RELAY,
     ),
     "celery_outbox_relay_error": Event(

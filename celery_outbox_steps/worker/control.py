@@ -11,6 +11,8 @@ from typing import Any
 
 from celery.worker.control import control_command, inspect_command
 
+from celery_outbox_steps.fleet import NO_REASON
+
 NO_RELAY = "no relay in this worker; start it with --outbox-relay"
 
 
@@ -28,7 +30,9 @@ def outbox(state: Any, **_: Any) -> dict[str, Any]:
 
 
 @control_command(args=[("reason", str)], signature="[REASON]")  # type: ignore[untyped-decorator]
-def outbox_pause(state: Any, reason: str = "", *, whole: bool = False, **_: Any) -> dict[str, str]:
+def outbox_pause(
+    state: Any, reason: str = NO_REASON, *, whole: bool = False, **_: Any
+) -> dict[str, str]:
     """Pause the outbox; with --destination, only that worker's relay. Until outbox_resume."""
     relays = _relays(state)
     if relays is None:

@@ -108,6 +108,8 @@ class Membership:
             self._introduction(state, now), relays=self._relays, wants_slot=wants_slot
         )
         self._due_at = now + self.place.check_in_after
+        if (self.place.pause is None) != (before.pause is None):
+            self._is_asked = True  # once more: what it has just told about itself is out of date
         is_first, self.is_known = not self.is_known, True
         with suppress(BaseException):  # log handlers and filters are the project's code
             self._report(before, STANDING_BY if wants_slot else state, is_first=is_first)
@@ -148,7 +150,7 @@ class Membership:
         if place.pause is not None and before.pause is None:
             self._journal.outbox_paused(place.pause)
         elif place.pause is None and before.pause is not None:
-            self._journal.resumed()
+            self._journal.outbox_resumed()
 
 
 def _announcement(database: str, place: Place) -> str:

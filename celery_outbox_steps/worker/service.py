@@ -105,7 +105,7 @@ class RelayService:
         """The broker is reachable: start relaying, without waiting for a cooldown."""
         self._relay.breaker.probe_now()
         self._broker_is_up.set()
-        self._wake()
+        self._tell_fleet()
 
     def broker_down(self) -> None:
         """The broker connection is lost: claim nothing until it is back."""
@@ -122,7 +122,7 @@ class RelayService:
         if self._pause_reason is not None:
             self._pause_reason = None
             self.journal.resumed()
-            self._wake()
+            self._tell_fleet()
 
     def check_in_now(self) -> None:
         """Look at once: the outbox was paused or resumed, or a slot is free."""
@@ -352,6 +352,12 @@ class RelayService:
             if wait(min(remaining, LIVENESS_INTERVAL)):
                 return
             self._touch_liveness_file()
+
+    def _tell_fleet(self) -> None:
+        """A relay at work can work again: others should see that now, not at the next check-in."""
+        if self.at_work:
+            self._membership.check_in_now()
+        self._wake()
 
     def _wake(self) -> None:
         self._changed.set()

@@ -79,18 +79,35 @@ CASES = {
     ),
     "paused without a reason or a name": (
         outbox(),
-        Fleet((), Pause("", "", 300)),
+        Fleet((seen(words.PAUSED),), Pause("", "", 300)),
         ("warning", "paused for 5 min"),
     ),
     "late because it is paused": (
         BACKLOG,
-        Fleet((), PAUSE),
+        Fleet((seen(words.PAUSED),), PAUSE),
         ("error", f"{LATE}paused for 5 min 12 s by ann: migration of orders"),
+    ),
+    "paused, and nobody is there": (
+        outbox(),
+        Fleet((GONE,), PAUSE),
+        (
+            "warning",
+            "paused for 5 min 12 s by ann: migration of orders; no relay has been seen for 3 h: "
+            "start a worker with --outbox-relay",
+        ),
+    ),
+    "the relays at work may be dead": (
+        outbox(oldest=10, waiting=3),
+        Fleet((seen(ago=12), seen(ago=13), *STANDBYS)),
+        (
+            "warning",
+            "2 relays at work, not seen for 12 s; after 15 s another takes over",
+        ),
     ),
     "every relay paused by itself": (
         outbox(),
         Fleet((seen(words.PAUSED), *STANDBYS)),
-        ("warning", "every relay is paused: celery control outbox_resume"),
+        ("warning", "every relay is paused: celery -A proj control outbox_resume"),
     ),
     "the broker is away": (
         outbox(oldest=20, waiting=3),
