@@ -78,8 +78,8 @@ RELAY_EVENTS = {
     "celery_outbox_relay_resumed": Event(
         WARNING,
         "this worker's relay, by remote control",
-        "`celery control outbox_resume` for a relay that was paused alone. It works again when it has "
-        "a slot.",
+        "`celery control outbox_resume` for a relay that was paused alone. It works again when it "
+        "has a slot.",
         RELAY,
     ),
     "celery_outbox_resumed": Event(
