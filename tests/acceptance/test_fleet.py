@@ -133,7 +133,7 @@ def test_two_of_twenty_relay_and_each_says_what_it_does(fleet: Fleet) -> None:
 
 
 def test_everything_arrives_soon_when_the_working_ones_are_killed_again_and_again(
-    fleet: Fleet,
+    fleet: Fleet, record_property: Callable[[str, object], None]
 ) -> None:
     held: set[str] = set()
     with watched_load(fleet.stage) as traffic:
@@ -146,6 +146,8 @@ def test_everything_arrives_soon_when_the_working_ones_are_killed_again_and_agai
             held |= fleet.held_by(gone)
             fleet.workers = [worker for worker in fleet.workers if worker not in gone]
             fleet.wait_until_others_work(gone, LONGEST_WAIT)
+    record_property("longest_wait", traffic.longest_wait())
+    record_property("twice", (len(traffic.twice()), len(traffic.committed)))
     assert traffic.longest_wait() < LONGEST_WAIT
     assert traffic.twice() <= held
 
@@ -167,13 +169,16 @@ def test_a_frozen_one_is_replaced_and_sends_nothing_when_it_wakes_up(fleet: Flee
     assert len(fleet.at_work()) == RELAYS
 
 
-def test_a_rolling_deploy_leaves_no_gap_and_sends_nothing_twice(fleet: Fleet) -> None:
+def test_a_rolling_deploy_leaves_no_gap_and_sends_nothing_twice(
+    fleet: Fleet, record_property: Callable[[str, object], None]
+) -> None:
     old = list(fleet.workers)
     with watched_load(fleet.stage) as traffic:
         while old:
             fleet.start(AT_ONCE)
             leaving, old = old[:AT_ONCE], old[AT_ONCE:]
             fleet.stop(leaving)
+    record_property("longest_wait", traffic.longest_wait())
     assert traffic.longest_wait() < LONGEST_GAP
     assert traffic.twice() == set()
     assert len(fleet.at_work()) == RELAYS
