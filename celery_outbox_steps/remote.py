@@ -12,8 +12,10 @@ import socket
 from typing import Any
 
 from celery.app.control import Control
+from kombu.exceptions import OperationalError
 
 from celery_outbox_steps import operate
+from celery_outbox_steps.errors import describe
 from celery_outbox_steps.fleet import NO_REASON
 
 PAUSE, RESUME = "outbox_pause", "outbox_resume"
@@ -30,15 +32,32 @@ class OutboxControl(Control):  # type: ignore[misc]
         *args: Any,
         **options: Any,
     ) -> Any:
-        if command in (PAUSE, RESUME) and not destination and not options.get("pattern"):
-            arguments = {**(arguments or {}), "whole": True}
-            reason = str(options.get("reason", arguments.get("reason", "")))
-            self.app.loader.import_default_modules()  # in a Django project this sets up Django
-            if command == PAUSE:
-                operate.pause(self.app, reason or NO_REASON, _caller())
-            else:
-                operate.resume(self.app)
-        return super().broadcast(command, arguments, destination, *args, **options)
+        if command not in (PAUSE, RESUME) or destination or options.get("pattern"):
+            return super().broadcast(command, arguments, destination, *args, **options)
+        arguments = {**(arguments or {}), "whole": True}
+        self._write(command, str(options.get("reason", arguments.get("reason", ""))))
+        try:
+            replies = super().broadcast(command, arguments, destination, *args, **options)
+        except (OperationalError, OSError) as error:
+            return self._without_workers(command, options, f"can't be told: {describe(error)}")
+        if replies or not options.get("reply"):
+            return replies
+        return self._without_workers(command, options, "did not answer")
+
+    def _write(self, command: str, reason: str) -> None:
+        self.app.loader.import_default_modules()  # in a Django project this sets up Django
+        if command == PAUSE:
+            operate.pause(self.app, reason or NO_REASON, _caller())
+        else:
+            operate.resume(self.app)
+
+    def _without_workers(self, command: str, options: dict[str, Any], what: str) -> Any:
+        """The command has done its work: an error would say that it has not."""
+        done = "paused" if command == PAUSE else "resumed"
+        reply = {"database": {"ok": f"outbox {done}; workers {what}, and see it at their check-in"}}
+        if options.get("callback") is not None:
+            options["callback"](reply)
+        return [reply]
 
 
 def _caller() -> str:
