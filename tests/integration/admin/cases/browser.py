@@ -20,7 +20,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from celery_outbox_steps.fleet import STANDING_BY, UNABLE_SECONDS, WAITING_FOR_BROKER
+from celery_outbox_steps.fleet import PAUSED, STANDING_BY, UNABLE_SECONDS, WAITING_FOR_BROKER
 from django_integration.models import (
     CeleryOutbox,
     CeleryOutboxDeadLetter,
@@ -249,6 +249,7 @@ def _late_without_a_relay() -> None:
 
 def _paused() -> None:
     CeleryOutbox.objects.all().delete()
+    relay("web-1", PAUSED)
     outbox_store().pause("moving the orders to another broker", "ann@example.com")
     CeleryOutboxPause.objects.update(paused_at=ago(hours=2, seconds=5))
 
