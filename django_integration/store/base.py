@@ -193,19 +193,16 @@ class DjangoStore:
         self._session.close()
 
     def listen(self) -> None:
-        """LISTEN in this session, where the database and the settings allow that."""
-        if self._session.borrowed or not self._notify or not self._dialect.notifies:
-            return
+        """Connect, and LISTEN where the database and the settings allow that."""
         with self._session.errors():
             self._session.open()
-            self._listener.begin(self._session, pooled=self._dialect.pooled)
+            if self._notify and self._dialect.notifies and not self._session.borrowed:
+                self._listener.begin(self._session, pooled=self._dialect.pooled)
 
     def _begin_claims(self) -> bool:
         """Whether this is the first claim of a session. Others, of a standby, never LISTEN."""
         if self._has_claimed and self._session.is_open:
             return False
-        with self._session.errors():
-            self._session.open()
         self.listen()
         self._has_claimed = True
         return True

@@ -55,8 +55,6 @@ class Dialect:
     """Seconds since the row was created, as a float."""
     seconds_until: str
     """Seconds until the time in a column, as a float: a format, for the column's name."""
-    seconds_left: str
-    """Seconds until the lease ends, as a float."""
     position = "due_at"
     """The due time as the watermark keeps it."""
     content_size: str

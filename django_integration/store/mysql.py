@@ -29,7 +29,6 @@ class MySQL(SelectThenUpdate):
     from_now = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
     seconds_waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"
     seconds_until = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {}) / 1000000e0"
-    seconds_left = seconds_until.format("claimed_until")
     content_size = "LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)"
     from_watermark = "due_at >= %s - INTERVAL 1 SECOND AND due_at >= %s"
     due_index_hint = f" FORCE INDEX ({DUE_INDEX})"

@@ -46,7 +46,6 @@ class PostgreSQL(Dialect):
     from_now = "statement_timestamp() + %s * interval '1 second'"
     seconds_waited = "extract(epoch from statement_timestamp() - created_at)::float8"
     seconds_until = "extract(epoch from {} - statement_timestamp())::float8"
-    seconds_left = seconds_until.format("claimed_until")
     position = "extract(epoch from due_at)::float8"
     # octet_length() of a large text that is stored out of line does not read it.
     content_size = (

@@ -21,7 +21,6 @@ class SQLite(SelectThenUpdate):
     from_now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
     seconds_waited = "(julianday('now') - julianday(created_at)) * 86400.0"
     seconds_until = "(julianday({}) - julianday('now')) * 86400.0"
-    seconds_left = seconds_until.format("claimed_until")
     content_size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
     due_index_hint = f" INDEXED BY {DUE_INDEX}"
     task_name_matches = "task_name GLOB %s"  # its LIKE ignores case

@@ -113,7 +113,8 @@ def _pending_rows(dialect: Dialect, order: str = "due_at, id") -> str:
     """The pending rows, the longest due first: one parameter, how many rows to read."""
     return (
         f"SELECT task_name, claimed_by, last_error, {dialect.seconds_waited} AS waited,"
-        f" {dialect.seconds_left} AS seconds_left, {_flag(dialect, LEASED)} AS leased,"
+        f" {dialect.seconds_until.format('claimed_until')} AS seconds_left,"
+        f" {_flag(dialect, LEASED)} AS leased,"
         f" {_flag(dialect, FAILING)} AS failing FROM {OUTBOX}{dialect.due_index_hint}"
         f" WHERE {PENDING.text} ORDER BY {order} LIMIT %s"
     )
