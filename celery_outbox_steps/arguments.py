@@ -86,8 +86,19 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic since click 
 
 
 IDS = click.argument("ids", nargs=-1, type=int)
+TASK_IDS = click.argument("task_ids", nargs=-1, required=True)
 TASK_NAME = click.option(
     "--task-name", metavar="NAME", help="Only dead letters of this task. * and ? are wildcards."
+)
+SCHEDULED_TASK = click.option(
+    "--task-name", metavar="PATTERN", help="Only calls of this task. * and ? are wildcards."
+)
+SCHEDULED_LIMIT = click.option(
+    "--limit",
+    type=Parsed(count),
+    default="100",
+    metavar="COUNT",
+    help="At most this many, the next one first. Default: 100.",
 )
 SINCE = click.option(
     "--since",

@@ -17,7 +17,7 @@ from dateutil.parser import isoparse
 from celery_outbox_steps import typed_json
 from celery_outbox_steps.entities import entity_from_text, text_of_entity
 from celery_outbox_steps.errors import EnvelopeError
-from celery_outbox_steps.messages import ClaimedMessage, Message
+from celery_outbox_steps.messages import ETA_HEADER, ClaimedMessage, Message
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -68,8 +68,8 @@ def seal(
     return Sealed(args, kwargs, typed_json.dumps(options), None)
 
 
-def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Message:
-    """Turn a claimed row into the message to publish at `now`; `held` is the time since the claim.
+def open_envelope(row: ClaimedMessage, now: datetime, since_claim: float = 0.0) -> Message:
+    """Turn a claimed row into the message to publish at `now`, `since_claim` seconds after that.
 
     Raises `EnvelopeError` if the row does not hold a message.
     """
@@ -85,10 +85,13 @@ def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Mess
             embed = options.get("embed", PLAIN_EMBED)
             body = f"[{row.args}, {row.kwargs}, {embed}]".encode()
         message = _message(body, options)
+        if row.eta is not None:
+            message.headers[ETA_HEADER] = row.eta
         if "expires" in options:
-            message.properties["expiration"] = _ttl_left(message, row.waited + held)
+            left = _ttl_left(message, row.waited + since_claim)
+            message.properties["expiration"], message.expired = str(left), left == 0
         if "eta" in options:
-            message.routing_key = _delayed_key(message, row.waited + held)
+            message.routing_key = _delayed_key(message, row.waited + since_claim)
         if "event" in options:
             message.event = _event(options["event"], now)
     except EnvelopeError:
@@ -100,6 +103,15 @@ def open_envelope(row: ClaimedMessage, now: datetime, held: float = 0.0) -> Mess
     return message
 
 
+def seconds_to_live(options: str) -> float | None:
+    """How long after the call its message expires; None if it does not, or if there is none."""
+    try:
+        found = typed_json.loads(options)
+        return int(found["properties"]["expiration"]) / 1000 if "expires" in found else None
+    except (KeyError, TypeError, ValueError):  # a row that holds no message fails at its publish
+        return None
+
+
 def size_of(row: Any) -> int:
     """The approximate size of a row's contents in bytes, before it is stored or after a claim."""
     return len(row.args) + len(row.kwargs) + len(row.options) + len(row.payload or b"")
@@ -109,6 +121,11 @@ def ascii_text(value: Any) -> str:
     """Text for people, not for parsers. ASCII, so that a database of any encoding can hold it."""
     text = str(value).encode("ascii", "backslashreplace").decode()
     return text.replace("\x00", "\\x00")
+
+
+def stored_id(task_id: str) -> str:
+    """A task's id or name as its column holds it, for lookups; the message has it in full."""
+    return ascii_text(task_id)[:255]
 
 
 def _split(message: Message) -> tuple[str, str, str] | None:
@@ -191,9 +208,9 @@ def _is_time(text: Any) -> bool:
         return False
 
 
-def _ttl_left(message: Message, waited: float) -> str:
+def _ttl_left(message: Message, waited: float) -> int:
     """The TTL minus the wait, which the database measured: this machine's clock may be wrong."""
-    return str(max(0, int(int(message.properties["expiration"]) - waited * 1000)))
+    return max(0, int(int(message.properties["expiration"]) - waited * 1000))
 
 
 def _delayed_key(message: Message, waited: float) -> str:

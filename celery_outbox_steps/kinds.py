@@ -89,6 +89,9 @@ PAUSE = Kind("a number of seconds of at least 0.01, or a timedelta", _seconds(0.
 MAYBE_SECONDS = Kind(
     "None, a number of seconds above 0, or a timedelta", _optional(_seconds(1e-3)), float
 )
+MAYBE_HOLD = Kind(
+    "None, a number of seconds of at least 0, or a timedelta", _optional(_seconds(0.0)), float
+)
 FILE = Kind("None or a file path", _optional(_path))
 DOTTED = Kind("a dotted path or a callable", _path_of(callable), can_name=callable)
 MAYBE_DOTTED = Kind(

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+ETA_HEADER = "outbox_eta"
+"""The header of a held message: the time that its call was wanted at, in ISO 8601."""
+
 
 class CallerContext(NamedTuple):
     """The context of a call that is stored with its row. Field names are column names."""
@@ -37,8 +40,12 @@ class ClaimedMessage(NamedTuple):
     sentry_trace_id: str | None
     sentry_baggage: str | None
     structlog_context: str | None
+    eta: str | None
+    """The time that a held call was wanted at, in ISO 8601; None for all others."""
     waited: float
     """Seconds from the row's creation to this claim, by the database's clock."""
+    held: float = 0.0
+    """How many of these seconds passed before the row was due for the first time."""
     attempted: bool = False
     """An earlier attempt was made, and failed or was interrupted."""
     orphaned: bool = False
@@ -82,6 +89,8 @@ class Message:
     mandatory: bool = False
     declare: tuple[Any, ...] = ()
     """kombu entities that must exist before this message is published."""
+    expired: bool = False
+    """Its `expires` has passed: a worker would not run it any more."""
     event: Message | None = None
     """The `task-sent` event, which is sent after the message (`task_send_sent_event`)."""
 
@@ -125,7 +134,13 @@ class Deferred(NamedTuple):
     delay: float
 
 
-Outcome = Published | Retry | Dead | Deferred
+class Expired(NamedTuple):
+    """The call expired while it was held: it is not published, and the row is deleted."""
+
+    message: ClaimedMessage
+
+
+Outcome = Published | Retry | Dead | Deferred | Expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +153,7 @@ class BatchResult:
     retried: int = 0
     dead: int = 0
     deferred: int = 0
+    expired: int = 0
     released: int = 0
     fenced: int = 0
     """Rows that another relay had taken over before this one could settle them."""

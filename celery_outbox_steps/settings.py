@@ -22,6 +22,7 @@ from celery_outbox_steps.kinds import (
     MAYBE_APP,
     MAYBE_COUNT,
     MAYBE_DOTTED,
+    MAYBE_HOLD,
     MAYBE_NAMES,
     MAYBE_SECONDS,
     NAMES,
@@ -132,7 +133,9 @@ SETTINGS = (
         1.0,
         PAUSE,
         "Longest pause between two polls of the table, in seconds. A shorter pause lowers the "
-        "latency where nothing wakes the relay, and costs more queries.",
+        "latency where nothing wakes the relay, and costs more queries. Set a longer one for all "
+        "processes, not only as a worker's flag: a caller tells the relay about a call for later "
+        "that is due before the next poll.",
         flag=True,
     ),
     Setting(
@@ -202,6 +205,20 @@ SETTINGS = (
         NAMES,
         "Task names and fnmatch patterns that bypass the outbox: their calls go directly to the "
         "broker.",
+    ),
+    Setting(
+        "hold",
+        0.0,
+        MAYBE_HOLD,
+        "A call whose eta or countdown is more than this many seconds ahead waits in the table and "
+        "is published when it is due. Others go to the broker with their eta. None: never.",
+    ),
+    Setting(
+        "hold_retries",
+        60.0,
+        MAYBE_HOLD,
+        "A retry whose countdown is longer than this many seconds waits in the table. Shorter ones "
+        "go to the broker, which needs no database. None: never.",
     ),
     Setting(
         "require_transaction",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery_outbox_steps.settings import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from celery_outbox_steps.fleet import Fleet, Member, Place
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
@@ -30,8 +30,10 @@ class Sample:
     """The values of the three gauges. Counts are capped, so that sampling stays cheap."""
 
     depth: int
+    """Rows that are due or were attempted: what is stored for later is no backlog."""
     dead_letters: int
     oldest_pending_seconds: float
+    """For how long the oldest of these rows should have been published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,25 @@ class Stats:
     def in_outbox(self) -> int:
         """Rows that are not published yet: each is in exactly one of the four states."""
         return self.waiting + self.scheduled + self.in_flight + self.backing_off
+
+
+SHOWN = 200
+"""Characters of the arguments of a call in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledCall:
+    """A call that is not due yet."""
+
+    task_id: str
+    task_name: str
+    due_at: str
+    """In ISO 8601."""
+    seconds: float
+    """Until it is due, by the database's clock."""
+    args: str
+    """As people may see them, and at most `SHOWN` characters of them."""
+    kwargs: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +182,11 @@ class RelayStore(Protocol):
         """
 
     def wait(self, timeout: float) -> bool:
-        """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass."""
+        """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass.
+
+        After a claim that found nothing: no longer than until the next row is due. True if the
+        wait ended early, or because a row is due.
+        """
 
     def wake(self) -> None:
         """End a `wait()` early. Callable from any thread, and from a signal handler."""
@@ -194,6 +219,23 @@ class OperatorStore(Protocol):
 
     def resume(self) -> bool:
         """End the pause. False if there was none."""
+
+    def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
+        """Calls that are not due yet and were never attempted, the next one first.
+
+        `task_name` is a name, or a pattern with `*` for any text and `?` for any character.
+        """
+
+    def cancel(self, task_ids: Sequence[str]) -> Mapping[str, bool]:
+        """Delete the rows of these tasks that are not published and held by no relay.
+
+        Returns the tasks that had such a row. True: no relay ever held it, so its message certainly
+        never left. A row that a relay is claiming is either deleted or claimed.
+        """
+
+    def send_now(self, task_ids: Sequence[str]) -> list[str]:
+        """Make the rows of these tasks due at once. Returns the tasks that still waited: with a row
+        that is not published and held by no relay."""
 
     def count_dead_letters(self, which: DeadLetters) -> int:
         """How many dead letters are selected."""

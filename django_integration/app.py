@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from celery import Celery, signals
+from django.apps import apps
 from django.core.signals import setting_changed
+from django.db import Error
 from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 
+from celery_outbox_steps.messages import ETA_HEADER
+from celery_outbox_steps.observe.log import log
 from celery_outbox_steps.worker.options import install
 from django_integration.celery_hooks.fast_settings import install_fast_settings, with_fast_lookup
 from django_integration.celery_hooks.result_backends import stay_offline
@@ -29,12 +33,15 @@ from django_integration.celery_hooks.tasks import (
 )
 from django_integration.conf import DjangoDefaults
 from django_integration.enqueue.capture import CapturingProducer
+from django_integration.enqueue.hold import when_of, without_time
 from django_integration.upstream.celery import DjangoTaskByDefault, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery.result import AsyncResult
+
+    from django_integration.schema import When
 
 _SEND_TASK = inspect.signature(Celery.send_task)
 _NAME_ARGS_KWARGS = 3
@@ -70,6 +77,8 @@ class OutboxCelery(DjangoTaskByDefault):
         """The enqueue side, created by the first call."""
         from django_integration.enqueue.enqueuer import Enqueuer
 
+        if not apps.ready:  # in a command such as `celery call`; this sets up Django
+            self.loader.import_default_modules()
         return Enqueuer(self)
 
     def send_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
@@ -84,9 +93,13 @@ class OutboxCelery(DjangoTaskByDefault):
         if settings.exclude_tasks and settings.excludes(name):
             return super().send_task(*args, **kwargs)
         database = self.outbox.database(name, using)
+        when = None
+        if "countdown" in kwargs or "eta" in kwargs:
+            when = when_of(kwargs, settings.hold)
+            kwargs = kwargs if when is None else without_time(kwargs)
         producer, result = self._capture(args, kwargs)
         if producer.messages:  # none if a custom AMQP class, or one in a test, dropped it
-            self.outbox.store(database, name, result.id, producer)
+            self.outbox.store(database, name, result.id, producer, when)
         return result
 
     async def asend_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
@@ -129,18 +142,43 @@ class OutboxCelery(DjangoTaskByDefault):
     def _send_directly(
         self, name: str, using: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Send a retry or replacement. If the broker is down, store it outside any transaction.
+        """Send a retry or replacement; hold it in the table if it has long to wait.
 
+        If the database is down, the broker gets it, and if the broker is down, the table does.
         Receivers of Celery's signals may call tasks: those calls are not retries, and are stored.
         """
+        settings = self.outbox.settings
         with bypassing_outbox(bypass=False):
+            _forget_last_eta(kwargs)
+            when = when_of(kwargs, settings.hold_retries)
+            if when is not None and not settings.excludes(name):
+                try:
+                    return self._store_apart(name, using, args, kwargs, when)
+                except Error as exc:
+                    log("celery_outbox_retry_not_held", name, exc, task_name=name)
             try:
                 return super().send_task(*args, **kwargs)
-            except OperationalError:
-                producer, result = self._capture(args, kwargs)
-                if producer.messages:
-                    self.outbox.store_apart(using, name, result.id, producer)
-                return result
+            except OperationalError as broker_error:
+                when = when_of(kwargs, settings.hold)
+                try:
+                    return self._store_apart(name, using, args, kwargs, when)
+                except Error:
+                    raise broker_error from None
+
+    def _store_apart(
+        self,
+        name: str,
+        using: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        when: When | None,
+    ) -> AsyncResult:
+        """Store a call so that it is committed even if the caller's transaction is rolled back."""
+        options = dict(kwargs) if when is None else without_time(kwargs)
+        producer, result = self._capture(args, options)
+        if producer.messages:
+            self.outbox.store_apart(using, name, result.id, producer, when)
+        return result
 
     @contextmanager
     def _acquire_for_many(self) -> Iterator[Any]:
@@ -167,6 +205,13 @@ class OutboxCelery(DjangoTaskByDefault):
     def _forget_settings(self) -> None:
         if "outbox" in vars(self):
             self.outbox.forget_settings()
+
+
+def _forget_last_eta(options: dict[str, Any]) -> None:
+    """A retry repeats the headers of its task, among them the time that the task was held until."""
+    headers = options.get("headers")
+    if headers and ETA_HEADER in headers:
+        options["headers"] = {name: each for name, each in headers.items() if name != ETA_HEADER}
 
 
 class _Reentrant:

@@ -38,6 +38,7 @@ class StoredMessage(models.Model):
     payload = models.BinaryField(null=True)
     redacted_args = models.TextField(null=True)
     redacted_kwargs = models.TextField(null=True)
+    eta = models.DateTimeField(null=True)
     created_at = models.DateTimeField(default=DatabaseNow)
     retries = models.PositiveIntegerField(default=0)
     schema_version = models.PositiveSmallIntegerField(default=1)
@@ -114,7 +115,7 @@ class CeleryOutbox(StoredMessage):
         verbose_name = "outbox message"
         indexes = [
             models.Index(fields=["due_at", "id"], name=schema.DUE_INDEX),
-            models.Index(fields=["task_id"], name="celery_outbox_task_id"),
+            models.Index(fields=["task_id"], name=schema.TASK_ID_INDEX),
         ]
 
 

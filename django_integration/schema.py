@@ -25,15 +25,29 @@ RELAY = "celery_outbox_relay"
 PAUSE = "celery_outbox_pause"
 TABLES = (OUTBOX, DEAD_LETTER, RELAY, PAUSE)
 DUE_INDEX = "celery_outbox_due"
+TASK_ID_INDEX = "celery_outbox_task_id"
 CHANNEL = "celery_outbox"
 """PostgreSQL's NOTIFY channel."""
+HELD_PAYLOAD = "held"
 NOTIFY = f"pg_notify('{CHANNEL}', '')"
+"""Rows are due."""
+NOTIFY_HELD = f"pg_notify('{CHANNEL}', '{HELD_PAYLOAD}')"
+"""Rows are due soon: the relay has to look when."""
 
 # -- columns --------------------------------------------------------------------------------------
 
 
+class When(NamedTuple):
+    """When a held call is due: at a time, or some seconds from now. The other field is None."""
+
+    eta: str | None
+    """In UTC, as text without an offset."""
+    countdown: float | None
+    """Counted by the database's clock."""
+
+
 class Row(NamedTuple):
-    """What a call stores. Field names are column names."""
+    """What a call stores. Field names are column names, except the last."""
 
     task_id: str
     task_name: str
@@ -46,9 +60,12 @@ class Row(NamedTuple):
     sentry_trace_id: str | None
     sentry_baggage: str | None
     structlog_context: str | None
+    when: When | None = None
+    """None: due at once."""
 
 
-MESSAGE_COLUMNS = (*Row._fields, "created_at", "schema_version", "retries")
+CALL_COLUMNS = Row._fields[:-1]
+MESSAGE_COLUMNS = (*CALL_COLUMNS, "eta", "created_at", "schema_version", "retries")
 """The columns that an outbox row and a dead letter share, except the id."""
 CLAIMED_COLUMNS = ClaimedMessage._fields[: ClaimedMessage._fields.index("waited")]
 """The columns that a claim reads. The other fields of a `ClaimedMessage` are computed."""
@@ -71,6 +88,26 @@ NOW = {
     "sqlite": _SQLITE_NOW,
 }
 INSERT_NOW = {**NOW, "postgresql": "clock_timestamp()"}
+
+ETA = {
+    "postgresql": "coalesce(%s::timestamp AT TIME ZONE 'UTC',"
+    " clock_timestamp() + %s::float8 * interval '1 second')",
+    "mysql": "COALESCE(CAST(%s AS DATETIME(6)),"
+    " UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND)",
+    "sqlite": "coalesce(%s,"
+    " strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', round(%s, 3) || ' seconds'))",
+}
+"""The time of a `When`: its two fields are the parameters. NULL if both are."""
+DUE_AT_ETA = {
+    "postgresql": f"greatest({INSERT_NOW['postgresql']}, {ETA['postgresql']})",
+    "mysql": f"COALESCE(GREATEST({NOW['mysql']}, {ETA['mysql']}), {NOW['mysql']})",
+    "sqlite": f"coalesce(max({NOW['sqlite']}, {ETA['sqlite']}), {NOW['sqlite']})",
+}
+"""When such a row is due: at its time, and not before now. Same parameters."""
+
+LOOK_AHEAD = 1.0
+"""Seconds between two looks of an idle relay at the next due time, at least. It looks only when it
+polls, so at most `idle_time` more. It has to be told about a row that is due before that."""
 
 
 class DatabaseNow(Now):
@@ -105,7 +142,6 @@ UNLEASED = State(
 )
 DUE_TIME_REACHED = State("due_at <= {now}", Q(due_at__lte=DatabaseNow()))
 DUE_TIME_AHEAD = State("due_at > {now}", Q(due_at__gt=DatabaseNow()))
-ATTEMPTED = State("updated_at IS NOT NULL", Q(updated_at__isnull=False))
 NEVER_ATTEMPTED = State("updated_at IS NULL", Q(updated_at__isnull=True))
 
 PENDING = State("due_at IS NOT NULL", Q(due_at__isnull=False))
@@ -116,10 +152,22 @@ DUE = DUE_TIME_REACHED & UNLEASED
 """Publishable now, and held by no relay."""
 IN_FLIGHT = PENDING & LEASED
 """Leased to a relay."""
-SCHEDULED = DUE_TIME_AHEAD & UNLEASED & NEVER_ATTEMPTED
-"""Not due yet, and never attempted: stored for later."""
-BACKING_OFF = DUE_TIME_AHEAD & UNLEASED & ATTEMPTED
+WANTED_LATER = State(
+    "(updated_at IS NULL OR eta > {now})", Q(updated_at__isnull=True) | Q(eta__gt=DatabaseNow())
+)
+POSTPONED = State(
+    "(updated_at IS NOT NULL AND (eta IS NULL OR eta <= {now}))",
+    Q(updated_at__isnull=False) & ~Q(eta__gt=DatabaseNow()),
+)
+"""Attempted, and not given another time since: if it is not due, it waits because of that."""
+SCHEDULED = DUE_TIME_AHEAD & UNLEASED & WANTED_LATER
+"""Not due yet: stored for later, or rescheduled."""
+BACKING_OFF = DUE_TIME_AHEAD & UNLEASED & POSTPONED
 """Not due yet: after a failure, or because the broker was unavailable."""
+UNCLAIMED = PENDING & UNLEASED
+"""Held by no relay, due or not: may be cancelled or given another time."""
+UNTOUCHED = State("claimed_by IS NULL", Q(claimed_by__isnull=True)) & NEVER_ATTEMPTED
+"""No relay ever held it: its message certainly never left."""
 FAILING = PENDING & State("retries > 0", Q(retries__gt=0))
 """At least one attempt failed, and another one will follow. Overlaps the states above."""
 

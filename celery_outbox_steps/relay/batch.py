@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from celery_outbox_steps.messages import BatchResult, Dead, Deferred, Outcome, Published, Retry
+from celery_outbox_steps.messages import (
+    BatchResult,
+    Dead,
+    Deferred,
+    Expired,
+    Outcome,
+    Published,
+    Retry,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,6 +108,7 @@ class Batch:
             retried=self.counts[Retry],
             dead=self.counts[Dead],
             deferred=self.counts[Deferred],
+            expired=self.counts[Expired],
             released=len(self.unsent),
             fenced=self._fenced + self._lost,
             full=self.full,

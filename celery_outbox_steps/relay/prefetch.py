@@ -86,7 +86,7 @@ class Claims:
             if started:
                 thread.wait()
 
-    def hold(self, batch: Batch) -> None:
+    def keep_lease(self, batch: Batch) -> None:
         """Renew the lease of a batch, if it might end during the next wait for the broker.
 
         Rows that another relay has taken over meanwhile are not in `batch.unsent` any more.

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps.classify import is_permanent
 from celery_outbox_steps.envelope import open_envelope
 from celery_outbox_steps.errors import Interrupted, Outage, StoreError, describe
-from celery_outbox_steps.messages import Dead, Deferred, Message, Outcome, Published, Retry
+from celery_outbox_steps.messages import (
+    Dead,
+    Deferred,
+    Expired,
+    Message,
+    Outcome,
+    Published,
+    Retry,
+)
 from celery_outbox_steps.relay.policy import Backoff
 
 if TYPE_CHECKING:
@@ -134,7 +142,7 @@ class PublishStep:
 
     def _publish_one(self, batch: Batch, row: ClaimedMessage) -> Interrupted | None:
         """Publish one row. Returns the interruption, if any; the row may be its cause."""
-        self._claims.hold(batch)
+        self._claims.keep_lease(batch)
         message = self._open_alone(batch, row) if row.id in batch.unsent else None
         if message is None:
             return None
@@ -157,7 +165,7 @@ class PublishStep:
         return None
 
     def _is_reachable(self, batch: Batch) -> bool:
-        self._claims.hold(batch)
+        self._claims.keep_lease(batch)
         return self._publisher.reachable(self._timeout / 2)
 
     def _mark_stalled(self, route: tuple[str, str]) -> None:
@@ -185,7 +193,7 @@ class PublishStep:
         except Exception as exc:  # noqa: BLE001  such as a MemoryError: the row is too large
             batch.add(self._outcome_of(row, exc))
             return None
-        self._claims.hold(batch)  # the statements may have waited for locks
+        self._claims.keep_lease(batch)  # the statements may have waited for locks
         return self._open(batch, whole) if whole is not None and row.id in batch.unsent else None
 
     def _open_all(
@@ -212,8 +220,8 @@ class PublishStep:
             yield message
 
     def _open(self, batch: Batch, row: ClaimedMessage) -> Message | None:
-        """The message of a row. None if the row got an outcome instead: it holds no message, or
-        its queue stalled a moment ago.
+        """The message of a row. None if the row got an outcome instead: it holds no message, it
+        expired while it was held, or its queue stalled a moment ago.
         """
         now = self._clock()
         try:
@@ -222,6 +230,9 @@ class PublishStep:
             pause = self._stalled.get((message.exchange, message.routing_key), 0.0) - now
         except Exception as exc:  # noqa: BLE001  a malformed row must not stop the others
             batch.add(self._outcome_of(row, exc))
+            return None
+        if message.expired and row.eta is not None:
+            batch.add(Expired(row))
             return None
         if pause > 0:
             batch.add(Deferred(row, "the queue did not answer for another message", pause))

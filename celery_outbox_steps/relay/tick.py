@@ -116,7 +116,7 @@ class Relay:
         batch = self._batch = self._claims.next_batch(allowed)
         if batch is None or self._should_stop_sending():
             return
-        self._claims.hold(batch)  # it may have waited for its turn, or the process was frozen
+        self._claims.keep_lease(batch)  # it may have waited for its turn, or the process was frozen
         is_probe = self.breaker.is_open
         claiming_ahead = nullcontext() if is_probe else self._claims.claiming_ahead_of(batch)
         with claiming_ahead, self.recorders.publishing(batch.rows):

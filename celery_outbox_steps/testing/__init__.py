@@ -6,7 +6,8 @@ store, is `celery_outbox_steps.testing.contract`: not imported here, because it 
 
 from __future__ import annotations
 
-from celery_outbox_steps.testing.memory_store import MemoryDeadLetter, MemoryRow, MemoryStore
+from celery_outbox_steps.testing.memory_rows import MemoryDeadLetter, MemoryRow
+from celery_outbox_steps.testing.memory_store import MemoryStore
 from celery_outbox_steps.testing.publisher import RecordingPublisher
 
 __all__ = ["MemoryDeadLetter", "MemoryRow", "MemoryStore", "RecordingPublisher"]

@@ -2,29 +2,28 @@
 
 `MemoryStore` keeps the whole contract of `celery_outbox_steps.store`, including leases and fencing,
 on a clock that the test may control; `celery_outbox_steps.testing.contract` is the suite that
-checks it; `memory_fleet.py` has the members of the fleet. Not meant for production: the rows are
-lost when the process ends.
+checks it; `memory_rows.py` has the rows, `memory_fleet.py` the members of the fleet. Not meant for
+production: the rows are lost when the process ends.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps.envelope import SUPPORTED_VERSIONS, size_of
+from celery_outbox_steps.envelope import size_of
 from celery_outbox_steps.messages import (
     CONTENTS,
     ClaimedMessage,
     Dead,
     Deferred,
+    Expired,
     Outcome,
     Published,
     Retry,
@@ -34,10 +33,27 @@ from celery_outbox_steps.store import (
     ORPHANED,
     DeadLetters,
     Sample,
+    ScheduledCall,
     Stats,
     how_many_fit,
 )
 from celery_outbox_steps.testing.memory_fleet import MemoryFleet
+from celery_outbox_steps.testing.memory_rows import (
+    MemoryDeadLetter,
+    MemoryRow,
+    claimed_message,
+    clear_lease,
+    counted_by_state,
+    is_due,
+    is_free,
+    is_leased,
+    matches,
+    may_settle,
+    scheduled_call,
+    seconds_held,
+    state_of,
+    top_failing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,41 +62,6 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.fleet import Fleet, Member, Place
     from celery_outbox_steps.testing.memory_fleet import MemoryMember
-
-
-@dataclass(slots=True)
-class MemoryRow:
-    """One row of the outbox. Times are readings of the store's clock."""
-
-    id: int
-    created_at: float
-    due_at: float | None
-    task_name: str = "tests.task"
-    task_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    args: str = "[]"
-    kwargs: str = "{}"
-    options: str = "{}"
-    payload: bytes | None = None
-    retries: int = 0
-    schema_version: int = SUPPORTED_VERSIONS[-1]
-    sentry_trace_id: str | None = None
-    sentry_baggage: str | None = None
-    structlog_context: str | None = None
-    updated_at: float | None = None
-    claimed_by: str | None = None
-    claimed_until: float | None = None
-    last_error: str | None = None
-    published_at: float | None = None
-
-
-@dataclass(slots=True)
-class MemoryDeadLetter:
-    """A row that could not be published, with the reason."""
-
-    id: int
-    row: MemoryRow
-    dead_at: float
-    failure_reason: str
 
 
 class MemoryStore:
@@ -110,11 +91,19 @@ class MemoryStore:
         other._lock, other._ids = self._lock, self._ids  # noqa: SLF001  the same class
         return other
 
-    def add(self, task_name: str = "tests.task", *, due_in: float = 0.0, **columns: Any) -> int:
-        """Store a row that is due in `due_in` seconds. Returns its id."""
+    def add(
+        self,
+        task_name: str = "tests.task",
+        *,
+        due_in: float = 0.0,
+        held: bool = False,
+        **columns: Any,
+    ) -> int:
+        """Store a row that is due in `due_in` seconds, `held` as with an eta. Returns its id."""
         with self._lock:
             now = self._clock()
-            columns = {"created_at": now, "due_at": now + due_in, **columns}
+            eta = now + due_in if held else None
+            columns = {"created_at": now, "due_at": now + due_in, "eta": eta, **columns}
             row = MemoryRow(**{"id": next(self._ids), "task_name": task_name, **columns})
             self.rows[row.id] = row
             return row.id
@@ -142,7 +131,7 @@ class MemoryStore:
             now, budget = self._clock(), sys.maxsize if max_bytes is None else max_bytes
             due = self._due(now, relay_id, adopt=adopt, orphans=orphans)[:limit]
             fitting = due[: how_many_fit(map(size_of, due), budget)]
-            messages = [_claimed(row, now, relay_id, budget) for row in fitting]
+            messages = [claimed_message(row, now, relay_id, budget) for row in fitting]
             for row in fitting:
                 row.claimed_by, row.claimed_until = relay_id, now + lease
             return messages
@@ -163,7 +152,7 @@ class MemoryStore:
         with self._lock:
             held = self._held(ids, relay_id)
             for row in held:
-                _clear_lease(row)
+                clear_lease(row)
             return len(held)
 
     @property
@@ -187,31 +176,35 @@ class MemoryStore:
             return [row.id for row in held]
 
     def wait(self, timeout: float) -> bool:
-        woken = self._wake_event.wait(timeout)
+        with self._lock:
+            now = self._clock()
+            left = [due - now for row in self.rows.values() if (due := row.due_at or now) > now]
+        woken = self._wake_event.wait(min([timeout, *left]))
         self._wake_event.clear()
-        return woken
+        return woken or min(left, default=timeout) < timeout
 
     def wake(self) -> None:
         self._wake_event.set()
 
     def sample(self) -> Sample:
         with self._lock:
-            pending = self._pending()
-            return Sample(len(pending), len(self.dead_letters), self._age(pending))
+            now = self._clock()
+            late = [row for row in self._pending() if state_of(row, now) != "scheduled"]
+            return Sample(len(late), len(self.dead_letters), self._age(late))
 
     def stats(self, top: int = 10) -> Stats:
         with self._lock:
             pending, now = self._pending(), self._clock()
             failing = [row for row in pending if row.retries]
             return Stats(
-                **_counted_by_state(pending, now),
+                **counted_by_state(pending, now),
                 failing=len(failing),
                 dead_letters=len(self.dead_letters),
                 published=len(self.rows) - len(pending),
                 oldest_due_seconds=max([0.0, *(now - (row.due_at or now) for row in pending)]),
                 capped=False,
                 holders=self._holders(),
-                top_failing=_top_failing(failing, top),
+                top_failing=top_failing(failing, top),
             )
 
     def fleet(self) -> Fleet:
@@ -225,6 +218,35 @@ class MemoryStore:
     def resume(self) -> bool:
         with self._lock:
             return self._fleet.resume()
+
+    def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
+        with self._lock:
+            now = self._clock()
+            found = [
+                row
+                for row in self._pending()
+                if state_of(row, now) == "scheduled"
+                and (task_name is None or matches(row.task_name, task_name))
+            ]
+            found.sort(key=attrgetter("due_at", "id"))
+            return [scheduled_call(row, now) for row in found[:limit]]
+
+    def cancel(self, task_ids: Sequence[str]) -> dict[str, bool]:
+        with self._lock:
+            cancelled: dict[str, bool] = {}
+            for row in self._unclaimed(task_ids):
+                untouched = row.claimed_by is None and row.updated_at is None
+                cancelled[row.task_id] = untouched and cancelled.get(row.task_id, True)
+                del self.rows[row.id]
+            return cancelled
+
+    def send_now(self, task_ids: Sequence[str]) -> list[str]:
+        with self._lock:
+            now, found = self._clock(), self._unclaimed(task_ids)
+            for row in found:
+                row.due_at = min(row.due_at or now, now)
+                row.eta = None if row.eta is None else row.due_at
+            return [row.task_id for row in found]
 
     def count_dead_letters(self, which: DeadLetters) -> int:
         with self._lock:
@@ -272,14 +294,14 @@ class MemoryStore:
             letter
             for letter in self.dead_letters.values()
             if (which.ids is None or letter.id in which.ids)
-            and (which.task_name is None or _matches(letter.row.task_name, which.task_name))
+            and (which.task_name is None or matches(letter.row.task_name, which.task_name))
             and (which.older_than is None or letter.dead_at < now - which.older_than)
             and (which.newer_than is None or letter.dead_at >= now - which.newer_than)
         ]
 
     def _write_outcome(self, outcome: Outcome, relay_id: str) -> bool:
         row = self.rows.get(outcome.message.id)
-        if row is None or not _may_settle(row, outcome, relay_id):
+        if row is None or not may_settle(row, outcome, relay_id):
             return False
         match outcome:
             case Published(message):
@@ -292,6 +314,8 @@ class MemoryStore:
             case Dead(_, error, attempts):
                 row.retries = attempts
                 self._move_to_dead_letters(row, error)
+            case Expired():
+                del self.rows[row.id]
         return True
 
     def _write_published(self, row: MemoryRow, retries: int) -> None:
@@ -301,14 +325,14 @@ class MemoryStore:
         row.published_at = row.updated_at = self._clock()
         row.due_at = row.last_error = None
         row.retries = retries
-        _clear_lease(row)
+        clear_lease(row)
 
     def _postpone(self, row: MemoryRow, error: str, delay: float, retries: int) -> None:
         row.retries = retries
         row.updated_at = self._clock()
         row.due_at = row.updated_at + delay
         row.last_error = error
-        _clear_lease(row)
+        clear_lease(row)
 
     def _move_to_dead_letters(self, row: MemoryRow, error: str) -> None:
         del self.rows[row.id]
@@ -340,16 +364,21 @@ class MemoryStore:
         due = [
             row
             for row in self.rows.values()
-            if _is_due(row, now) and _is_free(row, now, relay_id, adopt=adopt, orphans=orphans)
+            if is_due(row, now) and is_free(row, now, relay_id, adopt=adopt, orphans=orphans)
         ]
         return sorted(due, key=attrgetter("due_at", "id"))
 
     def _pending(self) -> list[MemoryRow]:
         return [row for row in self.rows.values() if row.due_at is not None]
 
+    def _unclaimed(self, task_ids: Sequence[str]) -> list[MemoryRow]:
+        now = self._clock()
+        rows = [row for row in self._pending() if row.task_id in task_ids]
+        return [row for row in rows if not is_leased(row, now)]
+
     def _in_flight(self) -> list[MemoryRow]:
         now = self._clock()
-        return [row for row in self._pending() if _is_leased(row, now)]
+        return [row for row in self._pending() if is_leased(row, now)]
 
     def _holders(self) -> tuple[dict[str, Any], ...]:
         counts = Counter(row.claimed_by for row in self._in_flight())
@@ -367,69 +396,5 @@ class MemoryStore:
         )
 
     def _age(self, rows: list[MemoryRow]) -> float:
-        return max((self._clock() - row.created_at for row in rows), default=0.0)
-
-
-def _is_due(row: MemoryRow, now: float) -> bool:
-    known = row.schema_version in SUPPORTED_VERSIONS
-    return row.due_at is not None and row.due_at <= now and known
-
-
-def _is_free(row: MemoryRow, now: float, relay_id: str, *, adopt: bool, orphans: bool) -> bool:
-    if row.claimed_until is None:
-        return True
-    if row.claimed_by == relay_id:
-        return adopt or not _is_leased(row, now)
-    return orphans and not _is_leased(row, now)
-
-
-def _is_leased(row: MemoryRow, now: float) -> bool:
-    return row.claimed_until is not None and row.claimed_until >= now
-
-
-def _counted_by_state(pending: list[MemoryRow], now: float) -> dict[str, int]:
-    counts = Counter(_state(row, now) for row in pending)
-    return {name: counts[name] for name in ("waiting", "scheduled", "in_flight", "backing_off")}
-
-
-def _state(row: MemoryRow, now: float) -> str:
-    if _is_leased(row, now):
-        return "in_flight"
-    if (row.due_at or now) <= now:
-        return "waiting"
-    return "scheduled" if row.updated_at is None else "backing_off"
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
-
-
-def _clear_lease(row: MemoryRow) -> None:
-    row.claimed_by = row.claimed_until = None
-
-
-def _may_settle(row: MemoryRow, outcome: Outcome, relay_id: str) -> bool:
-    """The fence. A published row is settled unless another relay holds it."""
-    if isinstance(outcome, Published) and row.claimed_by in (None, ORPHANED):
-        return row.due_at is not None
-    return row.claimed_by == relay_id
-
-
-def _claimed(row: MemoryRow, now: float, relay_id: str, budget: int) -> ClaimedMessage:
-    columns: dict[str, Any] = {name: getattr(row, name, None) for name in ClaimedMessage._fields}
-    columns["waited"] = now - row.created_at
-    columns["attempted"] = row.updated_at is not None
-    columns["orphaned"] = row.claimed_by not in (None, relay_id)
-    columns["oversized"] = size_of(row) > budget
-    if columns["oversized"]:
-        columns.update(args="", kwargs="", options="", payload=None)
-    return ClaimedMessage(**columns)
-
-
-def _top_failing(rows: list[MemoryRow], top: int) -> tuple[dict[str, Any], ...]:
-    errors = {row.task_name: row.last_error for row in rows}
-    counts = Counter(row.task_name for row in rows)
-    return tuple(
-        {"task_name": name, "rows": count, "last_error": errors[name]}
-        for name, count in counts.most_common(top)
-    )
+        now = self._clock()
+        return max((now - row.created_at - seconds_held(row) for row in rows), default=0.0)

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps import fleet, wakeups
+from celery_outbox_steps.broker import brief_connection
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
@@ -287,11 +288,7 @@ class RelayService:
         """
         if not self._to_tell or not self._broker_is_up.is_set():
             return
-        once = {"max_retries": 0}
-        with (
-            suppress(Exception),
-            self._app.connection_for_write(connect_timeout=1, transport_options=once) as connection,
-        ):
+        with suppress(Exception), brief_connection(self._app) as connection:
             self._app.control.broadcast(
                 "outbox_check_in", destination=self._to_tell, connection=connection
             )

@@ -88,6 +88,12 @@ class BulkBuffer:
             if write:
                 self._write(connection, rows)
 
+    def holds_any(self, connection: BaseDatabaseWrapper, task_ids: set[str]) -> bool:
+        """Whether one of these calls is not written yet, here or in an outer bulk."""
+        if any(row.task_id in task_ids for row in self._rows.get(connection, ())):
+            return True
+        return self.outer is not None and self.outer.holds_any(connection, task_ids)
+
     def _pass_on(self, connection: BaseDatabaseWrapper) -> None:
         """Add the rows to the outer bulk, or write them if there is none."""
         rows, self._rows[connection] = self._rows[connection], []

@@ -8,7 +8,6 @@ reports the count. Next: `rows.py` writes the row; then the relay claims it thro
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 from contextvars import ContextVar
 from functools import cached_property, partial
@@ -16,28 +15,37 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connections
-from kombu.utils.json import loads
 
 from celery_outbox_steps import wakeups
-from celery_outbox_steps.envelope import Sealed, ascii_text, seal
+from celery_outbox_steps.envelope import stored_id
 from celery_outbox_steps.errors import OutboxError
 from celery_outbox_steps.observe.log import log
 from django_integration import signals
 from django_integration.enqueue.after_commit import AfterCommit, after_commit
 from django_integration.enqueue.bulk import BulkBuffer, buffer_for
-from django_integration.enqueue.call_stack import block_may_be_suspended, running_hooks
+from django_integration.enqueue.call_stack import (
+    block_may_be_suspended,
+    place_in_hook,
+    running_hooks,
+)
+from django_integration.enqueue.changes import Changes
+from django_integration.enqueue.hold import seconds_ahead
 from django_integration.enqueue.redaction import redact
 from django_integration.enqueue.rows import Row, insert, notify_relay
+from django_integration.enqueue.sealing import copy_arguments, seal_captured
 from django_integration.enqueue.settings import EnqueueSettings, Meters
-from django_integration.enqueue.transactions import is_open
+from django_integration.enqueue.transactions import is_command_line_call, is_open
+from django_integration.store.base import DIALECTS
 from django_integration.store.session import own_wrapper, write_alias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime, timedelta
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_integration.enqueue.capture import CapturingProducer
+    from django_integration.schema import When
 
 NOTIFY_INTERVAL = 0.05
 """Seconds between two NOTIFYs of a process: each takes a global lock in PostgreSQL at commit."""
@@ -47,6 +55,11 @@ IN_ASYNC_CODE = (
     "would block it. Use `await task.adelay(...)` or `await task.aapply_async(...)`. To store it "
     "together with your data, put both into a function with `transaction.atomic()` and call that "
     "with `await sync_to_async(function)(...)`."
+)
+
+STILL_BUFFERED = (
+    "This call waits for the end of an outbox_bulk() block that began outside the current "
+    "atomic() block. Revoke or reschedule it outside the inner atomic() block, or after the bulk."
 )
 
 
@@ -59,10 +72,11 @@ class Enqueuer:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._warned: set[str] = set()
+        self._warned: set[Any] = set()
         self._notified: dict[str, float] = {}
         self._meters = Meters(app)
         self._buffer: ContextVar[BulkBuffer | None] = ContextVar("bulk_buffer", default=None)
+        self._changes = Changes(app, self._write_buffered)
         self.in_beat = False
 
     @cached_property
@@ -92,9 +106,10 @@ class Enqueuer:
         task_name: str,
         task_id: str,
         producer: CapturingProducer,
+        when: When | None = None,
     ) -> None:
         """Write the captured message as a row, now or at the end of the current bulk."""
-        row = self._row(task_name, task_id, producer)
+        row = self._row(task_name, task_id, producer, when)
         innermost = self._buffer.get()
         buffer = None if innermost is None else buffer_for(innermost, connection)
         if buffer is None:
@@ -103,14 +118,29 @@ class Enqueuer:
             buffer.add(connection, [row])
 
     def store_apart(
-        self, using: str | None, task_name: str, task_id: str, producer: CapturingProducer
+        self,
+        using: str | None,
+        task_name: str,
+        task_id: str,
+        producer: CapturingProducer,
+        when: When | None = None,
     ) -> None:
-        """Write the row on a connection of its own, whatever the caller's transaction does."""
-        connection = own_wrapper(using or write_alias(), {})
+        """Write the row so that it is committed at once, whatever the caller's transaction does.
+
+        Without a transaction the caller's connection commits it; otherwise it takes another one.
+        """
+        row = self._row(task_name, task_id, producer, when)
+        connection = connections[using or write_alias()]
+        if connection.errors_occurred:
+            _replace_if_lost(connection, aged=False)
+        if not is_open(connection):
+            self._write(connection, [row])
+            return
+        own = own_wrapper(connection.alias, DIALECTS[connection.vendor].options)
         try:
-            self._write(connection, [self._row(task_name, task_id, producer)])
+            self._write(own, [row])
         finally:
-            connection.close()
+            own.close()
 
     @contextlib.contextmanager
     def bulk(self, *, as_it_grows: bool = False) -> Iterator[None]:
@@ -132,13 +162,50 @@ class Enqueuer:
                 self._buffer.reset(token)
             own.close(write=ended)
 
+    def reschedule(
+        self,
+        task_id: str,
+        *,
+        eta: datetime | str | None = None,
+        countdown: float | timedelta | None = None,
+    ) -> bool:
+        """Give a call that still waits another time. False if it is published, or gone.
+
+        Part of the caller's transaction. Raises `OutboxError` if the call expires before then.
+        """
+        return self._changes.reschedule(task_id, eta, countdown)
+
+    def send_now(self, task_id: str) -> bool:
+        """Publish a call that still waits at the commit. False if it is published, or gone.
+
+        Part of the caller's transaction.
+        """
+        return self._changes.send_now(task_id)
+
+    def cancel(self, task_ids: Sequence[str], in_doubt: Callable[[list[str]], None]) -> set[str]:
+        """For `app.control.revoke()`: see `Changes.cancel`."""
+        return self._changes.cancel(task_ids, in_doubt)
+
+    def _write_buffered(self, connection: BaseDatabaseWrapper, task_ids: Sequence[str]) -> None:
+        """Write the calls of the current bulk, so that those to be changed are in the table."""
+        innermost = self._buffer.get()
+        buffer = buffer_for(innermost, connection)
+        if buffer is not None:
+            buffer.flush(connection, write=True)
+        if innermost is not None and innermost.holds_any(connection, set(map(stored_id, task_ids))):
+            raise OutboxError(STILL_BUFFERED)
+
     def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
         if connection.in_atomic_block:  # nearly every call; the other checks cost more
             return
-        if is_open(connection) or self.in_beat or self._app.current_worker_task:
+        if is_open(connection) or self.in_beat:
             return
-        # The transaction of an on_commit hook is committed: refusing its calls would lose them.
-        if self.settings.require_transaction and not running_hooks():
+        if running_hooks():  # its transaction is committed: refusing the call would lose it
+            self._warn_of_hook(task_name)
+            return
+        if self._app.current_worker_task or is_command_line_call():
+            return
+        if self.settings.require_transaction:
             raise TransactionRequired(
                 f"{task_name} was called outside a transaction on database "
                 f"{connection.alias!r}. Call it inside transaction.atomic(), or unset "
@@ -154,42 +221,56 @@ class Enqueuer:
                 database=connection.alias,
             )
 
-    def _row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
-        sealed = _sealed_message(producer)
+    def _warn_of_hook(self, task_name: str) -> None:
+        place = place_in_hook()
+        if (task_name, place) not in self._warned:
+            self._warned.add((task_name, place))
+            log("celery_outbox_after_commit", task_name, place, task_name=task_name, place=place)
+
+    def _row(
+        self, task_name: str, task_id: str, producer: CapturingProducer, when: When | None
+    ) -> Row:
+        sealed = seal_captured(producer)
         redacted: tuple[str | None, str | None] = (None, None)
         redactor = self.settings.redactor
         if redactor is not None:
-            redacted = redact(redactor, task_name, partial(_copies, sealed, producer.body))
-        # Name and id are for lookups only, so they may be truncated; the message has them in full.
-        name, uuid = ascii_text(task_name)[:255], ascii_text(task_id)[:255]
+            redacted = redact(redactor, task_name, partial(copy_arguments, sealed, producer.body))
+        name, uuid = stored_id(task_name), stored_id(task_id)
         context = self.settings.recorders.caller_context()
-        return Row(uuid, name, *sealed, *redacted, *context)
+        return Row(uuid, name, *sealed, *redacted, *context, when)
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         hook = after_commit(connection, self._committed)
-        notify = not hook.notified and self._may_notify(connection)
+        held = sum(row.when is not None for row in rows)
+        # That of a held row is sent only if it is due soon, and says more than others do.
+        notify = self._notifies(connection) if held else self._may_notify(connection, hook)
         try:
             with self.settings.recorders.storing(rows):
-                insert(connection, rows, notify=notify)
+                insert(connection, rows, notify=notify, soon=self.settings.soon)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
         sender = type(self._app)
         if signals.outbox_message_created.has_listeners(sender):
             signals.emit_created(rows, sender)
-        hook.add(rows, notified=notify)
+        due_in = 0.0 if held < len(rows) else min(seconds_ahead(row.when) for row in rows)
+        hook.add(rows, notified=notify and held < len(rows), due_in=due_in)
 
-    def _may_notify(self, connection: BaseDatabaseWrapper) -> bool:
-        if connection.vendor != "postgresql" or not self.settings.notify:
+    def _notifies(self, connection: BaseDatabaseWrapper) -> bool:
+        return connection.vendor == "postgresql" and self.settings.notify
+
+    def _may_notify(self, connection: BaseDatabaseWrapper, hook: AfterCommit) -> bool:
+        if hook.notified or not self._notifies(connection):
             return False
         return time.monotonic() - self._notified.get(connection.alias, 0.0) >= NOTIFY_INTERVAL
 
     def _committed(self, hook: AfterCommit) -> None:
         alias = hook.connection.alias
-        if not hook.notified:
-            self._notify_late(hook)
-        if hook.notified:  # recorded only now: PostgreSQL sends a NOTIFY at commit
-            self._notified[alias] = time.monotonic()
-        wakeups.wake(alias)
+        if hook.first_due - time.monotonic() <= self.settings.soon:
+            if not hook.notified:
+                self._notify_late(hook)
+            if hook.notified:  # recorded only now: PostgreSQL sends a NOTIFY at commit
+                self._notified[alias] = time.monotonic()
+            wakeups.wake(alias)
         self.settings.recorders.report_enqueued(alias, hook.names)
 
     def _notify_late(self, hook: AfterCommit) -> None:
@@ -198,7 +279,7 @@ class Enqueuer:
         If this transaction stayed open for long, the relay woke up before its rows were visible.
         """
         stayed_open = time.monotonic() - hook.began >= NOTIFY_INTERVAL
-        if stayed_open and self._may_notify(hook.connection):
+        if stayed_open and self._may_notify(hook.connection, hook):
             with contextlib.suppress(Error):  # the rows are committed; polling finds them
                 notify_relay(hook.connection)
                 hook.notified = True
@@ -218,31 +299,3 @@ def _replace_if_lost(connection: BaseDatabaseWrapper, *, aged: bool) -> None:
         connection.errors_occurred = False
     else:
         connection.close()
-
-
-def _sealed_message(producer: CapturingProducer) -> Sealed:
-    message, body = producer.messages[0], producer.body
-    if len(producer.messages) > 1:
-        message.event = producer.messages[1]
-    # Protocol 2 has the times and the reprs in the headers, protocol 1 in the body.
-    fields = body if isinstance(body, dict) else message.headers
-    args, kwargs = _arguments(body)
-    return seal(
-        message,
-        argsrepr=fields.get("argsrepr") or repr(args),
-        kwargsrepr=fields.get("kwargsrepr") or repr(kwargs),
-        eta=fields.get("eta"),
-        expires=fields.get("expires"),
-    )
-
-
-def _arguments(body: Any) -> tuple[Any, Any]:
-    return (body["args"], body["kwargs"]) if isinstance(body, dict) else (body[0], body[1])
-
-
-def _copies(sealed: Sealed, body: Any) -> tuple[Any, Any]:
-    """Copies of the arguments, as a worker would get them."""
-    if sealed.payload is None:
-        return loads(sealed.args), loads(sealed.kwargs)
-    args, kwargs = _arguments(body)
-    return copy.deepcopy(args), copy.deepcopy(kwargs)

@@ -2,7 +2,8 @@
 
 The SQL text is built once per database vendor and number of rows: the ORM's `create()` costs about
 1.7 times as much. Times are the database's own. On PostgreSQL the same statement can wake the relay
-with a NOTIFY, which PostgreSQL delivers when the transaction commits. Next: the claim in `store/`.
+with a NOTIFY, which PostgreSQL delivers when the transaction commits. If no row is held, the INSERT
+does not name `eta`, and costs nothing more. Next: the claim in `store/`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 from django.db.transaction import atomic
 
 from celery_outbox_steps.envelope import SCHEMA_VERSION, size_of
-from django_integration.schema import INSERT_NOW, NOTIFY, OUTBOX, Row
+from django_integration.schema import (
+    CALL_COLUMNS,
+    DUE_AT_ETA,
+    ETA,
+    INSERT_NOW,
+    LOOK_AHEAD,
+    NOTIFY,
+    NOTIFY_HELD,
+    OUTBOX,
+    Row,
+    When,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,25 +38,38 @@ __all__ = ["CHUNK_ROWS", "Row", "insert", "notify_relay"]
 
 CHUNK_ROWS = 500
 CHUNK_BYTES = 1_000_000
+AT_ONCE = When(None, None)
 
 
-def insert(connection: BaseDatabaseWrapper, rows: Sequence[Row], *, notify: bool = False) -> None:
-    """Write the rows in the connection's current transaction."""
+def insert(
+    connection: BaseDatabaseWrapper,
+    rows: Sequence[Row],
+    *,
+    notify: bool = False,
+    soon: float | None = LOOK_AHEAD,
+) -> None:
+    """Write the rows in the connection's current transaction.
+
+    `notify`: wake the relay, unless all rows are held for longer than `soon` seconds.
+    """
     notify = notify and connection.vendor == "postgresql"
+    if not any(row.when for row in rows):
+        soon = None
     limit = connection.features.max_query_params
-    most = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit // len(Row._fields))
+    per_row = len(CALL_COLUMNS) + (0 if soon is None else 2 * len(AT_ONCE))
+    most = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit // per_row)
     chunks = [rows] if len(rows) == 1 else list(_chunks(rows, most))
     # One statement is atomic by itself; several need a transaction.
     together = atomic(connection.alias) if len(chunks) > 1 else nullcontext()
     with together, connection.cursor() as cursor:
         for chunk in chunks:
-            cursor.execute(*_insertion(connection.vendor, chunk, notify=notify))
+            cursor.execute(*_insertion(connection.vendor, chunk, notify=notify, soon=soon))
 
 
 def notify_relay(connection: BaseDatabaseWrapper) -> None:
-    """Wake the relay without writing a row."""
+    """Wake the relay without writing a row. It also looks when the next row is due."""
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {NOTIFY}")
+        cursor.execute(f"SELECT {NOTIFY_HELD}")
 
 
 def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
@@ -60,38 +85,67 @@ def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
         yield chunk
 
 
-def _insertion(vendor: str, rows: Sequence[Row], *, notify: bool) -> tuple[str, list[Any]]:
-    """The statement and its parameters."""
+def _insertion(
+    vendor: str, rows: Sequence[Row], *, notify: bool, soon: float | None
+) -> tuple[str, list[Any]]:
+    """The statement and its parameters. `soon` is None if no row is held."""
     if vendor == "postgresql" and len(rows) > 1:
-        return _from_json(notify), [json.dumps([row._asdict() for row in rows], default=bytes.hex)]
-    return _from_values(vendor, len(rows), notify), [value for row in rows for value in row]
+        return _from_json(notify, soon), [json.dumps(list(map(_record, rows)), default=bytes.hex)]
+    statement = _from_values(vendor, len(rows), notify, soon)
+    if soon is None:
+        return statement, [value for row in rows for value in row[:-1]]
+    return statement, [value for row in rows for value in _with_times(row)]
+
+
+def _with_times(row: Row) -> tuple[Any, ...]:
+    when = row.when or AT_ONCE
+    return (*row[:-1], *when, *when)
+
+
+def _record(row: Row) -> dict[str, Any]:
+    record = row._asdict()
+    when = record.pop("when")
+    return record if when is None else {**record, **when._asdict()}
 
 
 @lru_cache(maxsize=2048)
-def _from_values(vendor: str, count: int, notify: bool) -> str:  # noqa: FBT001  a cache key
-    now = INSERT_NOW[vendor]
-    values = f"({', '.join(['%s'] * len(Row._fields))}, {now}, {now}, 0, {SCHEMA_VERSION})"
-    return _statement(f"VALUES {', '.join([values] * count)}", notify=notify)
+def _from_values(vendor: str, count: int, notify: bool, soon: float | None) -> str:  # noqa: FBT001  a cache key
+    columns = ", ".join(["%s"] * len(CALL_COLUMNS))
+    values = f"({columns}, {_times(vendor, soon)}, 0, {SCHEMA_VERSION})"
+    return _statement(f"VALUES {', '.join([values] * count)}", notify=notify, soon=soon)
 
 
-@lru_cache(maxsize=2)
-def _from_json(notify: bool) -> str:  # noqa: FBT001  a cache key
+@lru_cache(maxsize=4)
+def _from_json(notify: bool, soon: float | None) -> str:  # noqa: FBT001  a cache key
     """One parameter for all rows: the drivers need twice as long for thousands of small ones."""
-    now = INSERT_NOW["postgresql"]
-    columns = ", ".join(Row._fields).replace("payload", "decode(payload, 'hex')")
-    record = ", ".join(f"{name} text" for name in Row._fields)
+    columns = ", ".join(CALL_COLUMNS).replace("payload", "decode(payload, 'hex')")
+    times = _times("postgresql", soon)
+    if soon is not None:
+        times %= 2 * When._fields
+    record = ", ".join(f"{name} text" for name in (*CALL_COLUMNS, *When._fields))
     return _statement(
-        f"SELECT {columns}, {now}, {now}, 0, {SCHEMA_VERSION}"  # noqa: S608  our own names
+        f"SELECT {columns}, {times}, 0, {SCHEMA_VERSION}"  # noqa: S608  our own names
         f" FROM json_to_recordset(%s::json) AS row({record})",
         notify=notify,
+        soon=soon,
     )
 
 
-def _statement(rows: str, *, notify: bool) -> str:
+def _times(vendor: str, soon: float | None) -> str:
+    """`created_at` and `due_at`, and `eta` if a row is held."""
+    now = INSERT_NOW[vendor]
+    return f"{now}, {now}" if soon is None else f"{now}, {DUE_AT_ETA[vendor]}, {ETA[vendor]}"
+
+
+def _statement(rows: str, *, notify: bool, soon: float | None) -> str:
+    times = "created_at, due_at" if soon is None else "created_at, due_at, eta"
     insert_rows = (
-        f"INSERT INTO {OUTBOX} ({', '.join(Row._fields)}, "
-        f"created_at, due_at, retries, schema_version) {rows}"
+        f"INSERT INTO {OUTBOX} ({', '.join(CALL_COLUMNS)}, {times}, retries, schema_version) {rows}"
     )
-    if notify:
+    if not notify:
+        return insert_rows
+    if soon is None:
         return f"WITH rows AS ({insert_rows}) SELECT {NOTIFY}"
-    return insert_rows
+    is_soon = f"due_at < {INSERT_NOW['postgresql']} + interval '{soon} second'"
+    notify_if_soon = f"SELECT {NOTIFY_HELD} FROM rows WHERE {is_soon} LIMIT 1"  # noqa: S608  ours
+    return f"WITH rows AS ({insert_rows} RETURNING due_at) {notify_if_soon}"

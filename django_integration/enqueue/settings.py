@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps.observe import metrics
 from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import load, read
+from django_integration.schema import LOOK_AHEAD
 
 if TYPE_CHECKING:
     from django_integration.enqueue.redaction import Redactor
@@ -43,6 +44,10 @@ class EnqueueSettings:
     def __init__(self, app: Any, meters: Meters) -> None:
         self.require_transaction: bool = read(app.conf, "require_transaction")
         self.notify: bool = read(app.conf, "notify")
+        self.hold: float | None = read(app.conf, "hold")
+        self.soon: float = LOOK_AHEAD + read(app.conf, "idle_time")
+        """A relay has to be told about a held row that is due within this many seconds."""
+        self.hold_retries: float | None = read(app.conf, "hold_retries")
         self.redactor: Redactor | None = load(app.conf, "redactor")
         self.recorders = recorders_for(app, meters.get())
         self.exclude_tasks: frozenset[str] = frozenset(read(app.conf, "exclude_tasks"))

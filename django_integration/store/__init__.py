@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps.settings import read
 from django_integration.conf import add_monitoring_settings
 from django_integration.store.base import DjangoStore
-from django_integration.store.session import write_alias
+from django_integration.store.session import outbox_aliases
 from django_integration.tenancy import refuse_tenant_schemas
 from django_integration.upstream.django import is_in_testcase
 
@@ -27,9 +27,6 @@ def stores(app: Any) -> list[DjangoStore]:
     refuse_tenant_schemas()
     conf = app.conf
     add_monitoring_settings(conf)
-    aliases = read(conf, "databases")
-    if aliases is None:
-        aliases = [write_alias()]
     return [
         DjangoStore(
             alias,
@@ -37,7 +34,7 @@ def stores(app: Any) -> list[DjangoStore]:
             notify=read(conf, "notify"),
             connection=_test_connection(alias),
         )
-        for alias in aliases
+        for alias in outbox_aliases(conf)
     ]
 
 

@@ -17,11 +17,12 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
 from django_integration.schema import TABLES
-from django_integration.store import maintenance, stats
+from django_integration.store import maintenance, stats, waiting
 from django_integration.store.dialect import ClaimRequest, Dialect, LeasedRow
 from django_integration.store.fleet import FleetTables
 from django_integration.store.listen import Listener, WakePipe
 from django_integration.store.mysql import MySQL
+from django_integration.store.next_due import NextDue
 from django_integration.store.postgresql import PostgreSQL
 from django_integration.store.session import Session
 from django_integration.store.sqlite import SQLite
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.fleet import Fleet, Member, Place
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
-    from celery_outbox_steps.store import DeadLetters, Sample, Stats
+    from celery_outbox_steps.store import DeadLetters, Sample, ScheduledCall, Stats
 
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": PostgreSQL, "mysql": MySQL, "sqlite": SQLite}
 
@@ -58,9 +59,10 @@ class DjangoStore:
         self.name = alias
         self.retention = retention
         self._notify = notify
-        self._listener = Listener()
-        self._wake_pipe = WakePipe()
         self._watermark = Watermark()
+        self._next_due = NextDue()
+        self._listener = Listener(self._next_due.forget)
+        self._wake_pipe = WakePipe(self._next_due.forget)
         self._has_claimed = False
         self._dialect = _dialect(alias, connection)
         self._session = Session(
@@ -120,7 +122,9 @@ class DjangoStore:
         if not leased and start is not None and self._watermark.allows_full_scan(monotonic()):
             leased = self._lease_from(None, request)
         leased.sort()
-        if leased and self._dialect.watermark:
+        if not leased:
+            self._look_ahead()
+        elif self._dialect.watermark:
             self._watermark.advance(leased[0].position, leased[-1].position, len(leased))
         return [each if each.payload is None else _copy_payload(each) for _, each in leased]
 
@@ -144,13 +148,11 @@ class DjangoStore:
         return self._writes.renew_leases(ids, lease, relay_id)
 
     def wait(self, timeout: float) -> bool:
-        if not self.listening:
-            return self._wake_pipe.wait(timeout)
-        with self._session.errors():
-            if self._listener.heard(self._session):
-                return True
-            woken = self._wake_pipe.wait(timeout, self._session.raw.fileno())
-            return self._listener.heard(self._session) or woken
+        left = self._next_due.seconds_left(monotonic())
+        if left is None or left > timeout:
+            return self._wait_for_wake_up(timeout)
+        self._wait_for_wake_up(left)
+        return True
 
     def wake(self) -> None:
         self._wake_pipe.write()
@@ -165,6 +167,10 @@ class DjangoStore:
         """For the admin's charts, see `stats.count_newest`."""
         return stats.count_newest(self._session, self._dialect, table, limit)
 
+    def count_next_by_minute(self, within: float, limit: int) -> list[tuple[Any, ...]]:
+        """For the admin's charts, see `stats.count_next`."""
+        return stats.count_next(self._session, self._dialect, within, limit)
+
     def fleet(self) -> Fleet:
         return self._fleet.read()
 
@@ -173,6 +179,19 @@ class DjangoStore:
 
     def resume(self) -> bool:
         return self._fleet.resume()
+
+    def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
+        return waiting.list_scheduled(self._session, self._dialect, task_name, limit)
+
+    def cancel(self, task_ids: Sequence[str]) -> dict[str, bool]:
+        return waiting.cancel(self._session, self._dialect, task_ids)
+
+    def send_now(self, task_ids: Sequence[str]) -> list[str]:
+        return waiting.send_now(self._session, self._dialect, task_ids)
+
+    def make_due(self, ids: list[int]) -> None:
+        """For the admin's actions, see `waiting.make_due`."""
+        waiting.make_due(self._session, self._dialect, ids)
 
     def count_dead_letters(self, which: DeadLetters) -> int:
         return maintenance.count_dead(self._session, self._dialect, which)
@@ -198,6 +217,21 @@ class DjangoStore:
             self._session.open()
             if self._notify and self._dialect.notifies and not self._session.borrowed:
                 self._listener.begin(self._session, pooled=self._dialect.pooled)
+
+    def _wait_for_wake_up(self, timeout: float) -> bool:
+        if not self.listening:
+            return self._wake_pipe.wait(timeout)
+        with self._session.errors():
+            if self._listener.heard(self._session):
+                return True
+            woken = self._wake_pipe.wait(timeout, self._session.raw.fileno())
+            return self._listener.heard(self._session) or woken
+
+    def _look_ahead(self) -> None:
+        """Read when the next row is due, if that is not known."""
+        if not self._session.borrowed and self._next_due.should_look(monotonic()):
+            seconds = stats.seconds_until_next(self._session, self._dialect)
+            self._next_due.record(seconds, monotonic())
 
     def _begin_claims(self) -> bool:
         """Whether this is the first claim of a session. Others, of a standby, never LISTEN."""

@@ -53,6 +53,10 @@ class Dialect:
     """The time this number of seconds from now: one parameter."""
     seconds_waited: str
     """Seconds since the row was created, as a float."""
+    seconds_held: str
+    """Seconds from the row's creation to its `eta`; 0 if it has none."""
+    iso_text: str
+    """The time in a column in ISO 8601, with the offset of UTC: a format, for the column's name."""
     seconds_until: str
     """Seconds until the time in a column, as a float: a format, for the column's name."""
     position = "due_at"
@@ -63,16 +67,20 @@ class Dialect:
     """`due_at` is not below the `Start` of the watermark: two parameters."""
     due_index_hint = ""
     """Makes the optimiser use the due index."""
+    task_id_hint = ""
+    """Makes the optimiser look rows up by the id of their task."""
+    take_write_lock = ""
+    """Waits for the only lock that there is. After a read, a statement could not wait for it."""
     primary_key_hint = ""
     """Makes the optimiser look rows up by id, where it might scan and lock the whole table."""
     task_name_matches = "task_name LIKE %s ESCAPE '!'"
     """The task's name fits a `like_pattern`, case-sensitively: one parameter."""
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
-    estimate_pending = ""
-    """The estimated number of pending rows, from the database's statistics."""
+    explain = ""
+    """In front of a SELECT: its plan in JSON, with the number of rows that is expected."""
     estimate_rows = ""
-    """The estimated number of rows of a table, from the same statistics: one parameter."""
+    """The estimated number of rows of a table, from the database's statistics: one parameter."""
     begin_transaction = "BEGIN"
     options: dict[str, Any] = {}
     """Connection options for a relay, unless the project sets them."""
@@ -108,9 +116,9 @@ class Dialect:
         """The condition of a state."""
         return state.sql(self.vendor)
 
-    def id_in(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
+    def id_in(self, ids: Sequence[Any], column: str = "id") -> tuple[str, list[Any]]:
         """A condition that selects these rows, and its parameters."""
-        return f"id IN ({', '.join(['%s'] * len(ids))})", list(ids)
+        return f"{column} IN ({', '.join(['%s'] * len(ids))})", list(ids)
 
     def delete_by_id(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
         """A statement that deletes these rows, to be narrowed with AND, and its parameters."""
@@ -156,7 +164,9 @@ class Dialect:
         """The columns of `ClaimedMessage` in its order; the contents only where `fits` is true."""
         contents = {name: f"CASE WHEN {fits} THEN {name} ELSE '' END" for name in CONTENTS}
         contents["payload"] = f"CASE WHEN {fits} THEN payload END"
-        computed = (self.seconds_waited, "updated_at IS NOT NULL", orphaned, oversized)
+        contents["eta"] = self.iso_text.format("eta")
+        times = self.seconds_waited, self.seconds_held
+        computed = (*times, "updated_at IS NOT NULL", orphaned, oversized)
         return ", ".join([*(contents.get(name, name) for name in CLAIMED_COLUMNS), *computed])
 
 

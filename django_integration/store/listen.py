@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from django.db.utils import Error
 
 from celery_outbox_steps.observe.log import log
-from django_integration.schema import CHANNEL
+from django_integration.schema import CHANNEL, HELD_PAYLOAD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django_integration.store.session import Session
 
 
@@ -27,9 +29,13 @@ POOLED = "a connection pooler sits between the relay and PostgreSQL"
 
 
 class WakePipe:
-    """A self-pipe: a write, here or in a forked child, ends a wait in this process."""
+    """A self-pipe: a write, here or in a forked child, ends a wait in this process.
 
-    def __init__(self) -> None:
+    `on_wake` is called by the thread that waited.
+    """
+
+    def __init__(self, on_wake: Callable[[], None] = lambda: None) -> None:
+        self._on_wake = on_wake
         self._open()
 
     def write(self) -> None:
@@ -49,6 +55,7 @@ class WakePipe:
         ready = [descriptor for descriptor, _ in poll.poll(math.ceil(max(timeout, 0) * 1000))]
         if self._reader in ready:
             self._drain()
+            self._on_wake()
         return bool(ready)
 
     def _open(self) -> None:
@@ -71,9 +78,13 @@ class WakePipe:
 
 
 class Listener:
-    """LISTEN on a Session, for psycopg 3 and psycopg2."""
+    """LISTEN on a Session, for psycopg 3 and psycopg2.
 
-    def __init__(self) -> None:
+    `on_held` is called for a notification about rows that are not due yet.
+    """
+
+    def __init__(self, on_held: Callable[[], None] = lambda: None) -> None:
+        self._on_held = on_held
         self.listening = False
         self._notified = False
         self._is_logged = False
@@ -115,16 +126,20 @@ class Listener:
             log("celery_outbox_listen_unavailable", alias, reason, database=alias, reason=reason)
         self._is_logged = True
 
-    def _note(self, _notification: Any) -> None:
+    def _note(self, notification: Any) -> None:
+        self._hear(notification.payload)
+
+    def _hear(self, payload: str) -> None:
         self._notified = True
+        if payload == HELD_PAYLOAD:
+            self._on_held()
 
     def _read_psycopg(self, pgconn: Any) -> None:
         pgconn.consume_input()
-        while pgconn.notifies():
-            self._notified = True
+        while (notification := pgconn.notifies()) is not None:
+            self._hear(notification.extra.decode())
 
     def _read_psycopg2(self, raw: Any) -> None:
         raw.poll()
-        if raw.notifies:
-            self._notified = True
-            raw.notifies.clear()
+        while raw.notifies:
+            self._note(raw.notifies.pop(0))

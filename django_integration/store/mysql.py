@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from django_integration.schema import DUE_INDEX
+from django_integration.schema import DUE_INDEX, TASK_ID_INDEX
 from django_integration.store.dialect import LOCK_TIMEOUT
 from django_integration.store.select_then_update import SelectThenUpdate
 
@@ -28,10 +28,15 @@ class MySQL(SelectThenUpdate):
     vendor = "mysql"
     from_now = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
     seconds_waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"
+    seconds_held = (
+        "COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0)"
+    )
+    iso_text = "DATE_FORMAT({}, '%%Y-%%m-%%dT%%H:%%i:%%s.%%f+00:00')"
     seconds_until = "TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), {}) / 1000000e0"
     content_size = "LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)"
     from_watermark = "due_at >= %s - INTERVAL 1 SECOND AND due_at >= %s"
     due_index_hint = f" FORCE INDEX ({DUE_INDEX})"
+    task_id_hint = f" FORCE INDEX ({TASK_ID_INDEX})"
     # A scan of a small table would wait for the rows that other relays hold: a deadlock.
     primary_key_hint = " FORCE INDEX (PRIMARY)"
     task_name_matches = "CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'"

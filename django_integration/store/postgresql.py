@@ -45,6 +45,8 @@ class PostgreSQL(Dialect):
     vendor = "postgresql"
     from_now = "statement_timestamp() + %s * interval '1 second'"
     seconds_waited = "extract(epoch from statement_timestamp() - created_at)::float8"
+    seconds_held = "coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8"
+    iso_text = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
     seconds_until = "extract(epoch from {} - statement_timestamp())::float8"
     position = "extract(epoch from due_at)::float8"
     # octet_length() of a large text that is stored out of line does not read it.
@@ -53,12 +55,7 @@ class PostgreSQL(Dialect):
         " + coalesce(octet_length(payload), 0)"
     )
     from_watermark = "due_at >= to_timestamp(%s - 1) AND due_at >= to_timestamp(%s)"
-    estimate_pending = f"""
-        SELECT c.reltuples * (1 - coalesce(s.null_frac, 0))
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        LEFT JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname
-            AND s.attname = 'due_at'
-        WHERE c.oid = '{OUTBOX}'::regclass"""
+    explain = "EXPLAIN (FORMAT JSON)"
     estimate_rows = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
     notifies = True
     _holds_any_text = True
@@ -104,8 +101,8 @@ class PostgreSQL(Dialect):
         clean = super().storable_text(text)
         return clean if self._holds_any_text else clean.encode("ascii", "backslashreplace").decode()
 
-    def id_in(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
-        return "id = ANY(%s)", [list(ids)]
+    def id_in(self, ids: Sequence[Any], column: str = "id") -> tuple[str, list[Any]]:
+        return f"{column} = ANY(%s)", [list(ids)]
 
     def delete_by_id(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
         return f"DELETE FROM {table} WHERE id = ANY(%s)", [list(ids)]

@@ -15,6 +15,7 @@ from django.db import connections, router, transaction
 from django.db.utils import Error, IntegrityError, OperationalError
 
 from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.settings import read
 from django_integration.upstream.django import new_connection
 
 if TYPE_CHECKING:
@@ -173,6 +174,12 @@ def write_alias() -> str:
     from django_integration.models import CeleryOutbox
 
     return router.db_for_write(CeleryOutbox)
+
+
+def outbox_aliases(conf: Any) -> list[str]:
+    """The databases that hold an outbox: `outbox_databases`, or the one that the router names."""
+    aliases = read(conf, "databases")
+    return [write_alias()] if aliases is None else list(aliases)
 
 
 def own_wrapper(alias: str, options: Mapping[str, Any]) -> BaseDatabaseWrapper:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from django_integration.schema import DUE_INDEX
+from django_integration.schema import DUE_INDEX, OUTBOX
 from django_integration.store.select_then_update import SelectThenUpdate
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ class SQLite(SelectThenUpdate):
     vendor = "sqlite"
     from_now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
     seconds_waited = "(julianday('now') - julianday(created_at)) * 86400.0"
+    seconds_held = (
+        "coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0)"
+    )
+    iso_text = "replace({}, ' ', 'T') || '+00:00'"
     seconds_until = "(julianday({}) - julianday('now')) * 86400.0"
     content_size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
     due_index_hint = f" INDEXED BY {DUE_INDEX}"
@@ -28,11 +32,13 @@ class SQLite(SelectThenUpdate):
     skip_locked = ""
     # The write lock at once: a transaction that reads first could not get it later.
     begin_transaction = "BEGIN IMMEDIATE"
+    take_write_lock = f"DELETE FROM {OUTBOX} WHERE id IS NULL"  # noqa: S608  our own name
     watermark = False
 
-    def id_in(self, ids: Sequence[int]) -> tuple[str, list[Any]]:
+    def id_in(self, ids: Sequence[Any], column: str = "id") -> tuple[str, list[Any]]:
         # One parameter, whatever the batch size: SQLite limits how many a statement may have.
-        return "id IN (SELECT value FROM json_each(%s))", [json.dumps(list(ids))]
+        values = "(SELECT value FROM json_each(%s))"
+        return f"{column} IN {values}", [json.dumps(list(ids))]
 
     def like_pattern(self, text: str) -> str:
         return text.replace("[", "[[]")

@@ -8,11 +8,11 @@ outbox status` and the admin show the results.
 # ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_outbox_steps.store import Sample, Stats
 from django_integration.schema import (
-    ATTEMPTED,
     DEAD_LETTER,
     DUE_TIME_AHEAD,
     DUE_TIME_REACHED,
@@ -20,7 +20,9 @@ from django_integration.schema import (
     LEASED,
     OUTBOX,
     PENDING,
+    POSTPONED,
     PUBLISHED,
+    SCHEDULED,
     UNLEASED,
 )
 
@@ -34,13 +36,43 @@ STATS_CAP = 100_000
 
 
 def read_sample(session: Session, dialect: Dialect) -> Sample:
-    """The three gauges, in three cheap statements."""
-    depth, oldest = session.rows(
-        f"SELECT count(*), max(waited) FROM ({_pending_rows(dialect)}) AS pending",
+    """The three gauges, in cheap statements. Rows that are stored for later do not count."""
+    due, due_age = _sample_part(session, dialect, DUE_TIME_REACHED)
+    tried, tried_age = _sample_part(session, dialect, DUE_TIME_AHEAD)
+    if due > SAMPLE_CAP:
+        due = max(SAMPLE_CAP, planned_rows(session, dialect, DUE_TIME_REACHED))
+    dead, _ = _count(session, DEAD_LETTER, "", SAMPLE_CAP)
+    return Sample(due + tried, dead, max(due_age, tried_age))
+
+
+def seconds_until_next(session: Session, dialect: Dialect) -> float | None:
+    """The time until the next row is due that is not due yet; None if there is none."""
+    found = session.rows(next_due_statement(dialect))
+    return float(found[0][0]) if found else None
+
+
+def next_due_statement(dialect: Dialect) -> str:
+    return (
+        f"SELECT {dialect.seconds_until.format('due_at')} FROM {OUTBOX}{dialect.due_index_hint}"
+        f" WHERE {dialect.is_state(DUE_TIME_AHEAD)} ORDER BY due_at, id LIMIT 1"
+    )
+
+
+def _sample_part(session: Session, dialect: Dialect, part: State) -> tuple[int, float]:
+    """Of what is due, or of what is due later: the backlog, and its age.
+
+    The backlog is what is due or was attempted. Its age counts from the first due time.
+    """
+    late = f"{dialect.is_state(DUE_TIME_REACHED)} OR {dialect.is_state(POSTPONED)}"
+    backlog, oldest = session.rows(
+        "SELECT sum(late), max(CASE WHEN late = 1 THEN age END) FROM ("
+        f"SELECT CASE WHEN {late} THEN 1 ELSE 0 END AS late,"
+        f" {dialect.seconds_waited} - {dialect.seconds_held} AS age"
+        f" FROM {OUTBOX}{dialect.due_index_hint} WHERE {dialect.is_state(part)}"
+        " ORDER BY due_at, id LIMIT %s) AS part",
         [SAMPLE_CAP + 1],
     )[0]
-    dead, _ = _count(session, DEAD_LETTER, "", SAMPLE_CAP)
-    return Sample(_or_estimate(session, dialect, depth, SAMPLE_CAP), dead, _age(oldest))
+    return int(backlog or 0), _age(oldest)
 
 
 def read_stats(session: Session, dialect: Dialect, top: int) -> Stats:
@@ -51,7 +83,7 @@ def read_stats(session: Session, dialect: Dialect, top: int) -> Stats:
     dead, dead_capped = _count(session, DEAD_LETTER, "", STATS_CAP)
     kept, kept_capped = _count(session, OUTBOX, f"WHERE {PUBLISHED.text}", STATS_CAP)
     return Stats(
-        **_by_state(session, dialect, due, ahead),
+        **_by_state(due, ahead),
         failing=failing,
         dead_letters=dead,
         published=kept,
@@ -67,56 +99,58 @@ class Part(NamedTuple):
 
     unleased: int
     leased: int
-    attempted: int
+    postponed: int
     """Of the unleased ones."""
     oldest: float
     capped: bool
+    uncounted: int
+    """Beyond the cap, by the database's estimate."""
 
 
 def _read_part(session: Session, dialect: Dialect, part: State) -> Part:
     """Counted apart from the other part: many scheduled rows can't hide a backlog, or be hidden."""
-    rows, leased, attempted, oldest = session.rows(
-        "SELECT count(*), sum(leased), sum(attempted), max(overdue) FROM ("
+    rows, leased, postponed, oldest = session.rows(
+        "SELECT count(*), sum(leased), sum(postponed), max(overdue) FROM ("
         f"SELECT {_flag(dialect, LEASED)} AS leased,"
-        f" {_flag(dialect, UNLEASED & ATTEMPTED)} AS attempted,"
+        f" {_flag(dialect, UNLEASED & POSTPONED)} AS postponed,"
         f" -({dialect.seconds_until.format('due_at')}) AS overdue"
         f" FROM {OUTBOX}{dialect.due_index_hint} WHERE {dialect.is_state(part)}"
         " ORDER BY due_at, id LIMIT %s) AS part",
         [STATS_CAP + 1],
     )[0]
-    held = int(leased or 0)
+    counted, leased = min(rows, STATS_CAP), int(leased or 0)
+    estimated = planned_rows(session, dialect, part) if rows > STATS_CAP else 0
     return Part(
-        unleased=max(0, min(rows, STATS_CAP) - held),
-        leased=held,
-        attempted=int(attempted or 0),
+        unleased=max(0, counted - leased),
+        leased=leased,
+        postponed=int(postponed or 0),
         oldest=_age(oldest),
         capped=rows > STATS_CAP,
+        uncounted=max(0, estimated - counted),
     )
 
 
-def _by_state(session: Session, dialect: Dialect, due: Part, ahead: Part) -> dict[str, int]:
-    """The rows in each state. Those beyond a cap are counted by the database's estimate, if any."""
+def _by_state(due: Part, ahead: Part) -> dict[str, int]:
+    """The rows in each state. Those beyond a cap are taken for what most of the others are."""
     counts = {
-        "waiting": due.unleased,
-        "scheduled": max(0, ahead.unleased - ahead.attempted),
+        "waiting": due.unleased + due.uncounted,
+        "scheduled": max(0, ahead.unleased - ahead.postponed),
         "in_flight": due.leased + ahead.leased,
-        "backing_off": ahead.attempted,
+        "backing_off": ahead.postponed,
     }
-    if due.capped or ahead.capped:
-        later = "backing_off" if counts["backing_off"] > counts["scheduled"] else "scheduled"
-        rest = _estimated_pending(session, dialect) - sum(counts.values())
-        counts["waiting" if due.capped else later] += max(0, rest)
+    later = "backing_off" if counts["backing_off"] > counts["scheduled"] else "scheduled"
+    counts[later] += ahead.uncounted
     return counts
 
 
-def _pending_rows(dialect: Dialect, order: str = "due_at, id") -> str:
-    """The pending rows, the longest due first: one parameter, how many rows to read."""
+def _rows_of(dialect: Dialect, part: State, order: str = "due_at, id") -> str:
+    """The rows of one part of the due index: one parameter, how many rows to read."""
     return (
-        f"SELECT task_name, claimed_by, last_error, {dialect.seconds_waited} AS waited,"
+        f"SELECT task_name, claimed_by, last_error,"
         f" {dialect.seconds_until.format('claimed_until')} AS seconds_left,"
         f" {_flag(dialect, LEASED)} AS leased,"
         f" {_flag(dialect, FAILING)} AS failing FROM {OUTBOX}{dialect.due_index_hint}"
-        f" WHERE {PENDING.text} ORDER BY {order} LIMIT %s"
+        f" WHERE {dialect.is_state(part)} ORDER BY {order} LIMIT %s"
     )
 
 
@@ -130,19 +164,22 @@ def _count(session: Session, table: str, where: str, cap: int) -> tuple[int, boo
     return min(found, cap), found > cap
 
 
-def _or_estimate(session: Session, dialect: Dialect, found: int, cap: int) -> int:
-    """The count; above the cap the database's estimate, if it has one."""
-    return found if found <= cap else max(cap, _estimated_pending(session, dialect))
-
-
-def _estimated_pending(session: Session, dialect: Dialect) -> int:
-    return int(session.rows(dialect.estimate_pending)[0][0]) if dialect.estimate_pending else 0
+def planned_rows(session: Session, dialect: Dialect, part: State) -> int:
+    """The number of rows that the database's planner expects; 0 if it does not tell."""
+    if not dialect.explain:
+        return 0
+    (found,) = session.rows(
+        f"{dialect.explain} SELECT id FROM {OUTBOX} WHERE {dialect.is_state(part)}"
+    )[0]
+    plan = json.loads(found) if isinstance(found, str) else found
+    return int(plan[0]["Plan"]["Plan Rows"])
 
 
 def _holders(session: Session, dialect: Dialect) -> tuple[dict[str, Any], ...]:
     rows = session.rows(
-        f"SELECT claimed_by, count(*), min(seconds_left) FROM ({_pending_rows(dialect)}) AS pending"
-        " WHERE leased = 1 GROUP BY claimed_by ORDER BY 2 DESC, 1",
+        "SELECT claimed_by, count(*), min(seconds_left)"
+        f" FROM ({_rows_of(dialect, PENDING)}) AS pending WHERE leased = 1"
+        " GROUP BY claimed_by ORDER BY 2 DESC, 1",
         [STATS_CAP],
     )
     return tuple(
@@ -155,14 +192,16 @@ def _failing(
 ) -> tuple[int, tuple[dict[str, Any], ...]]:
     """How many rows are failing, and the tasks with the most of them.
 
-    Counted from the high end of the due index: failing rows back off, and a count from the low end
-    might stop within a backlog of other rows.
+    Counted from now on in both directions of the due index: failing rows back off, and are due
+    again soon. From either end, a backlog or what is scheduled could hide them.
     """
+    latest_due = _rows_of(dialect, DUE_TIME_REACHED, "due_at DESC, id DESC")
+    next_due = _rows_of(dialect, DUE_TIME_AHEAD)
     rows = session.rows(
-        "SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()"
-        f" FROM ({_pending_rows(dialect, 'due_at DESC, id DESC')}) AS pending"
-        " WHERE failing = 1 GROUP BY task_name ORDER BY 2 DESC, 1 LIMIT %s",
-        [STATS_CAP, max(1, top)],
+        "SELECT task_name, count(*), max(last_error), sum(count(*)) OVER () FROM ("
+        f"SELECT * FROM ({latest_due}) AS due UNION ALL SELECT * FROM ({next_due}) AS ahead"
+        ") AS pending WHERE failing = 1 GROUP BY task_name ORDER BY 2 DESC, 1 LIMIT %s",
+        [STATS_CAP // 2, STATS_CAP // 2, max(1, top)],
     )
     return int(rows[0][3]) if rows else 0, tuple(
         {"task_name": name, "rows": count, "last_error": error}
@@ -194,4 +233,22 @@ def count_newest(
         f" AS ago, {_flag(dialect, PUBLISHED)} AS published FROM ({NEWEST[table]}) AS newest)"
         " AS minutes GROUP BY ago, published",
         [limit],
+    )
+
+
+def count_next(
+    session: Session, dialect: Dialect, within: float, limit: int
+) -> list[tuple[Any, ...]]:
+    """The rows that are due next, for charts: in how many minutes, whether scheduled, how many.
+
+    Reads the rows that are due within this time, in seconds, and at most `limit` of them. Those
+    that are not scheduled are counted too: the sum says whether the limit was reached.
+    """
+    until = dialect.seconds_until.format("due_at")
+    return session.rows(
+        f"SELECT ahead, scheduled, count(*) FROM (SELECT round({until} / 60 - 0.5) AS ahead,"
+        f" {_flag(dialect, SCHEDULED)} AS scheduled FROM {OUTBOX}{dialect.due_index_hint}"
+        f" WHERE {dialect.is_state(DUE_TIME_AHEAD)} AND due_at < {dialect.from_now}"
+        " ORDER BY due_at, id LIMIT %s) AS minutes GROUP BY ahead, scheduled",
+        [within, limit],
     )

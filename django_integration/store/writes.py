@@ -16,6 +16,7 @@ from celery_outbox_steps.messages import (
     ClaimedMessage,
     Dead,
     Deferred,
+    Expired,
     Outcome,
     Published,
     Retry,
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
     from django_integration.store.session import Session
 
 CLEAR_LEASE = "claimed_by = NULL, claimed_until = NULL"
-HELD = "claimed_by = %s"
-HELD_OR_UNCLAIMED = (
-    f"({HELD} OR claimed_by IS NULL OR claimed_by = '{ORPHANED}') AND {PENDING.text}"
-)
+OWN = "claimed_by = %s"
+OWN_OR_UNCLAIMED = f"({OWN} OR claimed_by IS NULL OR claimed_by = '{ORPHANED}') AND {PENDING.text}"
 """The fence for published messages. A row that was published before, and kept, is not pending."""
 
 
@@ -48,7 +47,7 @@ class Writes:
     def record_outcomes(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
         """Write all outcomes or none. Returns how many rows were within the fence."""
         groups = _grouped(outcomes)
-        if not self._keep and not groups.postponed and not groups.dead:
+        if not self._keep and groups.only_published:
             return self._delete_published(groups, relay_id)
         with self._session.transaction():
             publish = self._keep_published if self._keep else self._delete_published
@@ -57,7 +56,7 @@ class Writes:
                 written += self._postpone(ids, postponement, relay_id)
             for (error, attempts), ids in groups.dead.items():
                 written += self._move_to_dead_letters(ids, error, attempts, relay_id)
-            return written
+            return written + self._delete(groups.expired, relay_id)
 
     def count_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         """Count an attempt, and only then load contents that may be too large for this process."""
@@ -78,13 +77,13 @@ class Writes:
             return list(ids)
         selected, params = self._dialect.id_in(ids)
         held = self._session.rows(
-            f"SELECT id FROM {OUTBOX}{self._dialect.primary_key_hint} WHERE {selected} AND {HELD}",
+            f"SELECT id FROM {OUTBOX}{self._dialect.primary_key_hint} WHERE {selected} AND {OWN}",
             [*params, relay_id],
         )
         return [row_id for (row_id,) in held]
 
     def _update(
-        self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str, fence: str = HELD
+        self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str, fence: str = OWN
     ) -> int:
         """The only UPDATE of rows that a relay holds."""
         if not ids:
@@ -96,7 +95,7 @@ class Writes:
         )
         return self._session.run(sql, [*values, *params, relay_id])
 
-    def _delete(self, ids: Sequence[int], relay_id: str, fence: str = HELD) -> int:
+    def _delete(self, ids: Sequence[int], relay_id: str, fence: str = OWN) -> int:
         """The only DELETE of rows that a relay holds."""
         if not ids:
             return 0
@@ -105,14 +104,14 @@ class Writes:
 
     def _read_contents(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         rows = self._session.rows(
-            f"SELECT {', '.join(CONTENTS)} FROM {OUTBOX} WHERE id = %s AND {HELD}",
+            f"SELECT {', '.join(CONTENTS)} FROM {OUTBOX} WHERE id = %s AND {OWN}",
             [message.id, relay_id],
         )
         return with_contents(message, rows[0]) if rows else None
 
     def _delete_published(self, groups: _Groups, relay_id: str) -> int:
         all_ids = [row_id for ids in groups.published.values() for row_id in ids]
-        return self._delete(all_ids, relay_id, HELD_OR_UNCLAIMED)
+        return self._delete(all_ids, relay_id, OWN_OR_UNCLAIMED)
 
     def _keep_published(self, groups: _Groups, relay_id: str) -> int:
         now = self._dialect.now
@@ -121,7 +120,7 @@ class Writes:
             " retries = %s, last_error = NULL"  # count_attempt() counted an attempt that succeeded
         )
         return sum(
-            self._update(changes, [retries], ids, relay_id, HELD_OR_UNCLAIMED)
+            self._update(changes, [retries], ids, relay_id, OWN_OR_UNCLAIMED)
             for retries, ids in groups.published.items()
         )
 
@@ -145,7 +144,7 @@ class Writes:
             f"INSERT INTO {DEAD_LETTER} ({columns}, retries, dead_at, failure_reason)"
             f" SELECT {columns}, %s, {self._dialect.now}, %s"
             f" FROM {OUTBOX}{self._dialect.primary_key_hint}"
-            f" WHERE {selected} AND {HELD}{self._dialect.for_update}",
+            f" WHERE {selected} AND {OWN}{self._dialect.for_update}",
             [attempts, self._dialect.storable_text(error), *params, relay_id],
         )
         return self._delete(ids, relay_id)
@@ -168,10 +167,15 @@ class _Groups(NamedTuple):
     postponed: dict[_Postponement, list[int]]
     dead: dict[tuple[str, int], list[int]]
     """By error and failed attempts."""
+    expired: list[int]
+
+    @property
+    def only_published(self) -> bool:
+        return not (self.postponed or self.dead or self.expired)
 
 
 def _grouped(outcomes: Iterable[Outcome]) -> _Groups:
-    groups = _Groups(defaultdict(list), defaultdict(list), defaultdict(list))
+    groups = _Groups(defaultdict(list), defaultdict(list), defaultdict(list), [])
     for outcome in outcomes:
         match outcome:
             case Published(message):
@@ -185,4 +189,6 @@ def _grouped(outcomes: Iterable[Outcome]) -> _Groups:
                 groups.postponed[again].append(message.id)
             case Dead(message, error, attempts):
                 groups.dead[error, attempts].append(message.id)
+            case Expired(message):
+                groups.expired.append(message.id)
     return groups

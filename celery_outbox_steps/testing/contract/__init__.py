@@ -10,7 +10,16 @@ from __future__ import annotations
 
 import pytest
 
-for _noun in ("attempts", "claiming", "dead_letters", "fleet", "leases", "maintenance", "settling"):
+for _noun in (
+    "attempts",
+    "claiming",
+    "dead_letters",
+    "fleet",
+    "leases",
+    "maintenance",
+    "scheduling",
+    "settling",
+):
     pytest.register_assert_rewrite(f"{__name__}.{_noun}")
 
 from celery_outbox_steps.testing.contract.attempts import AttemptsContract  # noqa: E402
@@ -20,6 +29,7 @@ from celery_outbox_steps.testing.contract.dead_letters import DeadLettersContrac
 from celery_outbox_steps.testing.contract.fleet import FleetContract  # noqa: E402
 from celery_outbox_steps.testing.contract.leases import LeasesContract  # noqa: E402
 from celery_outbox_steps.testing.contract.maintenance import MaintenanceContract  # noqa: E402
+from celery_outbox_steps.testing.contract.scheduling import SchedulingContract  # noqa: E402
 from celery_outbox_steps.testing.contract.settling import SettlingContract  # noqa: E402
 
 __all__ = ["Backend", "MemoryBackend", "StoreContract"]
@@ -30,6 +40,7 @@ class StoreContract(
     LeasesContract,
     AttemptsContract,
     SettlingContract,
+    SchedulingContract,
     DeadLettersContract,
     MaintenanceContract,
     FleetContract,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
-from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
+from celery_outbox_steps.messages import Dead, Deferred, Expired, Published, Retry
 from celery_outbox_steps.testing.memory_store import MemoryStore
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ OUTCOMES: dict[str, Settles] = {
     "retry": lambda message: Retry(message, "e", 60),
     "deferred": lambda message: Deferred(message, "e", 60),
     "dead": lambda message: Dead(message, "e", 1),
+    "expired": Expired,
 }
 each_outcome = pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
 
@@ -44,9 +45,12 @@ class Backend(Protocol):
         A store is used by one thread at a time, and not always by the one that made it.
         """
 
-    def add(self, count: int = 1, *, due_in: float = 0.0, **columns: Any) -> list[int]:
+    def add(
+        self, count: int = 1, *, due_in: float = 0.0, held: bool = False, **columns: Any
+    ) -> list[int]:
         """Put rows into the table, due in `due_in` seconds. Returns their ids, ascending.
 
+        `held`: as a call with an eta stores them. Their `eta` is the time that they are due.
         `columns` are fields of `ClaimedMessage`; the others get any valid value (`args`, `kwargs`
         and `options`: "[]", "{}" and "{}").
         """
