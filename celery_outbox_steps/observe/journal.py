@@ -14,12 +14,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.errors import StoreError, describe
-from celery_outbox_steps.messages import BatchResult, Dead, Retry
+from celery_outbox_steps.messages import BatchResult, Dead, Expired, Retry
 from celery_outbox_steps.observe.log import ERROR_LOGGER, log
 from celery_outbox_steps.observe.recorder import NO_RECORDERS
 
 if TYPE_CHECKING:
     from celery_outbox_steps.fleet import Pause
+    from celery_outbox_steps.messages import ClaimedMessage
     from celery_outbox_steps.observe.recorder import Recorders
     from celery_outbox_steps.store import Sample
 
@@ -80,6 +81,8 @@ class Journal:
         for outcome in result.outcomes:
             if isinstance(outcome, (Retry, Dead)):
                 self._note_failure(outcome)
+            elif isinstance(outcome, Expired):
+                self._note_expired(outcome.message)
         if result.fenced:
             self._event("celery_outbox_fenced", rows=result.fenced)
 
@@ -128,6 +131,7 @@ class Journal:
             failed=result.retried,
             dead=result.dead,
             deferred=result.deferred,
+            expired=result.expired,
             released=result.released,
             fenced=result.fenced,
         )
@@ -175,6 +179,11 @@ class Journal:
             else:
                 delay = outcome.delay
                 self._event("celery_outbox_publish_failed", *args, delay, delay=delay, **fields)
+
+    def _note_expired(self, message: ClaimedMessage) -> None:
+        name, task_id = message.task_name, message.task_id
+        with self._recorders.about(message):
+            self._event("celery_outbox_expired", name, task_id, task_name=name, task_id=task_id)
 
     def _event(self, name: str, *args: Any, **options: Any) -> None:
         log(name, *args, **self._fields, **options)

@@ -131,6 +131,13 @@ RELAY_EVENTS = {
         "dead letters until it is replayed or purged.",
         MESSAGE,
     ),
+    "celery_outbox_expired": Event(
+        WARNING,
+        "%s[%s] expired while it was held; it is not published",
+        "A held call's `expires` passed before it could be published. The row is deleted; no "
+        "worker runs the task.",
+        (*RELAY, "task_id", "task_name"),
+    ),
     "celery_outbox_fenced": Event(
         WARNING,
         "rows were taken over before this relay could settle them, so they may be published "
@@ -175,6 +182,32 @@ CALLER_EVENTS = {
         "A task was called outside a transaction. The call is stored durably, but not together "
         "with your data: wrap it in `transaction.atomic()`. Logged once per task name.",
         ("task_name", "database"),
+    ),
+    "celery_outbox_after_commit": Event(
+        WARNING,
+        "%s is called in an on_commit hook %s. If the process dies between the commit and the "
+        "hook, the call is lost: make it inside the transaction. Logged once per place.",
+        "A task is called in an `on_commit` hook. The call is stored, but after the commit of your "
+        "data: if the process dies in between, it is lost. Call the task inside the transaction. "
+        "Logged once per `place`: file and line of the call, or of the transaction if the hook is "
+        "the call itself.",
+        ("task_name", "place"),
+    ),
+    "celery_outbox_retry_not_held": Event(
+        WARNING,
+        "a retry of %s goes to the broker with its eta: %s",
+        "A retry should wait in the table (`hold_retries`), but the database could not store it. "
+        "It is sent to the broker, and a worker holds it in memory.",
+        ("task_name",),
+    ),
+    "celery_outbox_revoke_untold": Event(
+        WARNING,
+        "%s: deleted from the outbox, but the workers can't be told: %s. If a message had left "
+        "before, the task may run.",
+        "A call was revoked that a relay had attempted before. Its row is deleted, but the workers "
+        "could not be told to drop the message, if it had left. Revoke it again when the broker is "
+        "back.",
+        ("task_ids",),
     ),
     "celery_outbox_context_failed": Event(
         WARNING,

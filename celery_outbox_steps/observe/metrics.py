@@ -13,7 +13,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
+from celery_outbox_steps.messages import Dead, Deferred, Expired, Published, Retry
 from celery_outbox_steps.observe.log import log
 from celery_outbox_steps.observe.recorder import Recorder
 from celery_outbox_steps.settings import load, read
@@ -50,27 +50,32 @@ METRICS = {
         MESSAGE_TAGS,
         "Messages put back because the broker or their queue was down; no retry spent.",
     ),
+    "messages.expired": Metric(
+        "counter", MESSAGE_TAGS, "Held calls whose `expires` passed; they are not published."
+    ),
     "messages.fenced": Metric(
         "counter", ("database",), "Rows lost to another relay before they were settled."
     ),
     "queue.depth": Metric(
         "gauge",
         ("database",),
-        "Rows in the outbox: waiting, scheduled, in flight or backing off.",
+        "Rows that should be published by now: waiting, in flight or backing off. Not scheduled.",
     ),
     "dead_letter.count": Metric("gauge", ("database",), "Dead letters."),
     "oldest_pending_age_seconds": Metric(
-        "gauge", ("database",), "Age of the row that has waited longest."
+        "gauge", ("database",), "Time since the oldest of these rows was due for the first time."
     ),
     "batch.size": Metric("gauge", ("database",), "Rows of the last batch."),
     "batch.duration_ms": Metric(
         "timing", ("database",), "From the claim of a batch to the last answer of the broker."
     ),
     "publish.latency_ms": Metric(
-        "timing", ("database",), "From storing a row to the broker's confirm: mean of a batch."
+        "timing", ("database",), "From a row's due time to the broker's confirm: mean of a batch."
     ),
     "publish.latency_max_ms": Metric(
-        "timing", ("database",), "From storing a row to the broker's confirm: slowest of a batch."
+        "timing",
+        ("database",),
+        "From a row's due time to the broker's confirm: slowest of a batch.",
     ),
 }
 
@@ -90,6 +95,7 @@ METRIC_OF = {
     Retry: "messages.failed",
     Dead: "messages.exceeded",
     Deferred: "messages.deferred",
+    Expired: "messages.expired",
 }
 
 
@@ -114,7 +120,8 @@ class Metrics(Recorder):
             self._meter.count("messages.fenced", result.fenced, tags)
         self._meter.measure("batch.size", result.claimed, tags)
         self._meter.time("batch.duration_ms", result.duration * 1000, tags)
-        waits = [each.message.waited for each in result.outcomes if isinstance(each, Published)]
+        published = [each.message for each in result.outcomes if isinstance(each, Published)]
+        waits = [message.waited - message.held for message in published]
         if waits:
             mean, longest = sum(waits) / len(waits) + result.duration, max(waits) + result.duration
             self._meter.time("publish.latency_ms", mean * 1000, tags)

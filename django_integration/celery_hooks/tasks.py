@@ -1,9 +1,11 @@
-"""What every task of an app gets, whatever its base class: direct retries, and async calls.
+"""What every task gets, whatever its base class: direct retries, async calls, safe `on_commit`.
 
 `self.retry()` and `self.replace()` send and then raise. Inside `atomic()` the exception rolls the
 transaction back, and the row with it: the retry would be lost silently. So the registry,
 through which every task of an app passes, makes these two methods publish directly. It also adds
-`adelay()` and `aapply_async()`, for callers that must not block their event loop.
+`adelay()` and `aapply_async()`, for callers that must not block their event loop. Celery's
+`delay_on_commit()` would call the task after the commit, where a crash loses the call: here the row
+is stored at once, in the transaction.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ class OutboxTaskRegistry(TaskRegistry):  # type: ignore[misc]
             for method in ("delay", "apply_async"):
                 if not hasattr(task, f"a{method}"):
                     setattr(task, f"a{method}", _for_async_code(task, method))
+                on_commit = f"{method}_on_commit"
+                if hasattr(task, on_commit) and on_commit not in vars(task):
+                    setattr(task, on_commit, _stored_in_transaction(task, method))
         super().__setitem__(name, task)
 
 
@@ -77,6 +82,24 @@ def _from_class(task: Any, name: str) -> Any:
     """The task's method as its class has it now: tests may have replaced it there."""
     found = inspect.getattr_static(type(task), name)
     return found.__get__(task, type(task)) if hasattr(type(found), "__get__") else found
+
+
+def _stored_in_transaction(task: Any, name: str) -> Callable[..., Any]:
+    """`delay_on_commit()` and `apply_async_on_commit()`: return the result, as `name` does.
+
+    Celery's own is used for tasks that are not stored: it must not run or send them before the
+    commit.
+    """
+    on_commit = f"{name}_on_commit"
+
+    @functools.wraps(getattr(task, on_commit))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        app = task.app
+        if app.conf.task_always_eager or app.outbox.settings.excludes(task.name):
+            return _from_class(task, on_commit)(*args, **kwargs)
+        return getattr(task, name)(*args, **kwargs)
+
+    return call
 
 
 def _for_async_code(task: Any, name: str) -> Callable[..., Awaitable[Any]]:

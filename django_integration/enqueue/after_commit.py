@@ -33,16 +33,18 @@ class AfterCommit:
         """Whether one of the calls sent a NOTIFY. One is enough for all of them."""
         self.ran = False
         self.began = time.monotonic()
+        self.first_due = float("inf")
+        """When the first of the rows is due, by this machine's monotonic clock."""
         self.__qualname__ = "celery_outbox"  # Django logs it if `run` fails
 
-    def add(self, rows: list[Row], *, notified: bool) -> None:
+    def add(self, rows: list[Row], *, notified: bool, due_in: float) -> None:
         is_new = not self.names
         for row in rows:
             self.names[row.task_name] += 1
         self.notified = self.notified or notified
-        connection = self.connection
-        if is_new and (connection.in_atomic_block or connection.get_autocommit()):
-            connection.on_commit(self, robust=True)
+        self.first_due = min(self.first_due, time.monotonic() + due_in)
+        if is_new and _has_hooks(self.connection):
+            self.connection.on_commit(self, robust=True)
 
     def __call__(self) -> None:
         self.ran = True
@@ -60,3 +62,20 @@ def after_commit(
     if isinstance(last, AfterCommit) and last.run == run and not last.ran:
         return last
     return AfterCommit(run, connection)
+
+
+def run_after_commit(connection: BaseDatabaseWrapper, function: Callable[[], None]) -> None:
+    """Call a function after the commit; at once, if Django can't know when that is."""
+
+    def hook() -> None:  # Django logs its name if it fails, and a partial has none
+        function()
+
+    if _has_hooks(connection):
+        connection.on_commit(hook, robust=True)
+    else:
+        hook()
+
+
+def _has_hooks(connection: BaseDatabaseWrapper) -> bool:
+    """Not in a transaction that the caller ends with `commit()`."""
+    return connection.in_atomic_block or connection.get_autocommit()

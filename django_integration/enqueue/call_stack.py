@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from django_integration.upstream.django import ATOMIC, RUN_COMMIT_HOOKS
+from django_integration.upstream.django import ATOMIC, RUN_COMMIT_HOOKS, decorated_by_atomic
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_LIBRARIES = sys.stdlib_module_names | {
+    "asgiref", "celery", "celery_outbox_steps", "django", "django_integration", "gunicorn",
+    "kombu", "rest_framework", "sentry_sdk", "uvicorn", "whitenoise",
+}  # fmt: skip
+"""Packages whose frames are not the caller's code."""
 _ENTERING = {"__enter__", "__aenter__", "enter_context", "enter_async_context"}
 
 
@@ -28,6 +33,38 @@ def running_hooks() -> int:
         count += frame.f_code is RUN_COMMIT_HOOKS
         frame = frame.f_back
     return count
+
+
+def place_in_hook() -> str:
+    """Where an on_commit hook makes the current call: "at", and file and line.
+
+    If the hook is the call itself, as in `on_commit(task.delay)`, it can be found only by the
+    transaction that was committed: "of the transaction at", or "in" a function or view.
+    """
+    where = "at"
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is RUN_COMMIT_HOOKS:
+            where = "of the transaction at"
+        elif not _is_library(frame.f_globals.get("__name__")):
+            return f"{where} {frame.f_code.co_filename}:{frame.f_lineno}"
+        elif (function := decorated_by_atomic(frame)) is not None:
+            return f"of the transaction in {_name_of(function)}"
+        frame = frame.f_back
+    return "that is the call itself"
+
+
+def _is_library(module: object) -> bool:
+    return str(module).partition(".")[0] in _LIBRARIES
+
+
+def _name_of(function: Any) -> str:
+    """File and line of a function; for a class-based view, its name."""
+    view = getattr(function, "view_class", None)
+    if view is not None:
+        return f"{view.__module__}.{view.__qualname__}"
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def is_called_by_atomic() -> bool:

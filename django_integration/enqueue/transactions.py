@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from django_integration.enqueue.call_stack import is_called_by_atomic, running_hooks
 from django_integration.upstream.django import atomic_depth
 
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 def is_open(connection: BaseDatabaseWrapper) -> bool:
     """Whether a row that is written now would be part of the caller's transaction."""
     return connection.in_atomic_block or not connection.get_autocommit()
+
+
+def is_command_line_call() -> bool:
+    """Whether `celery call` makes the call: there is no transaction that it could be part of."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.info_name == "call"
 
 
 def level(connection: BaseDatabaseWrapper, hooks: int | None = None) -> int | None:

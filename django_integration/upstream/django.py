@@ -17,7 +17,7 @@ from django_integration.upstream.celery import DictAttribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
+    from types import CodeType, FrameType
 
     from django.contrib.admin import AdminSite, ModelAdmin
     from django.db.models import QuerySet
@@ -28,6 +28,16 @@ RUN_COMMIT_HOOKS: CodeType = BaseDatabaseWrapper.run_and_clear_commit_hooks.__co
 """On the call stack while on_commit hooks run; Django keeps no record of that."""
 ATOMIC: tuple[CodeType, ...] = (Atomic.__enter__.__code__, Atomic.__exit__.__code__)
 """One is on the call stack while `atomic()` creates, releases or rolls back to its savepoint."""
+
+
+def decorated_by_atomic(frame: FrameType) -> Any:
+    """The function whose transaction a frame of the decorator `@atomic` ends; None if it is none.
+
+    Django's `ATOMIC_REQUESTS` decorates the view. The function itself has returned by then.
+    """
+    seen = frame.f_locals
+    is_decorator = frame.f_code.co_name == "inner" and isinstance(seen.get("self"), Atomic)
+    return seen.get("func") if is_decorator else None
 
 
 def atomic_depth(connection: BaseDatabaseWrapper) -> int:
