@@ -1,4 +1,4 @@
-"""`celery -A proj outbox status | drain | replay | purge`, and the code of the management commands.
+"""`celery -A proj outbox status | scheduled | cancel | send-now | drain | replay | purge`.
 
 The one implementation of every command: `django_integration.management` takes arguments, help and
 code from here. Loaded by every `celery` command through the entry point `celery.commands`, so it
@@ -16,7 +16,7 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_outbox_steps import arguments
 from celery_outbox_steps.errors import OutboxError
-from celery_outbox_steps.status_text import counted, status_text
+from celery_outbox_steps.status_text import FATES, counted, scheduled_text, status_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,47 @@ def status(
 
 
 @outbox.command(cls=OutboxCommand)
+@arguments.SCHEDULED_TASK
+@arguments.SCHEDULED_LIMIT
+@arguments.JSON
+@click.pass_context
+def scheduled(ctx: click.Context, task_name: str | None, limit: int, *, as_json: bool) -> None:
+    """List the calls that are not due yet: when, which task, its id."""
+    from celery_outbox_steps import operate
+
+    output = Output(ctx, as_json=as_json)
+    found, more = operate.scheduled(ctx.obj.app, task_name, limit)
+    output.print_line(json.dumps(found) if as_json else scheduled_text(found, task_name))
+    if more:
+        click.echo(f"There are more than these {limit}: use a larger --limit.", err=True)
+
+
+@outbox.command(cls=OutboxCommand)
+@arguments.TASK_IDS
+@arguments.JSON
+@click.pass_context
+def cancel(ctx: click.Context, task_ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Delete calls that still wait in the outbox, by the ids of their tasks."""
+    from celery_outbox_steps import operate
+
+    found = operate.cancel(ctx.obj.app, task_ids)
+    fates = {each: "cancelled" if sure else "may_have_left" for each, sure in found.items()}
+    _print_fates(ctx, fates, task_ids, as_json=as_json)
+
+
+@outbox.command("send-now", cls=OutboxCommand)
+@arguments.TASK_IDS
+@arguments.JSON
+@click.pass_context
+def send_now(ctx: click.Context, task_ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Publish calls that still wait in the outbox now, by the ids of their tasks."""
+    from celery_outbox_steps import operate
+
+    fates = dict.fromkeys(operate.send_now(ctx.obj.app, task_ids), "due_now")
+    _print_fates(ctx, fates, task_ids, as_json=as_json)
+
+
+@outbox.command(cls=OutboxCommand)
 @arguments.JSON
 @click.pass_context
 def drain(ctx: click.Context, *, as_json: bool) -> None:
@@ -88,10 +129,11 @@ def drain(ctx: click.Context, *, as_json: bool) -> None:
         lambda progress: operate.drain(ctx.obj.app, progress),
     )
     done = {"published": result.published, "failed": result.retried, "dead": result.dead}
+    expired = f", {result.expired} expired" if result.expired else ""
     output.print_result(
-        done,
+        {**done, "expired": result.expired},
         f"{result.published} published, {result.retried} to be tried again, "
-        f"{counted(result.dead, 'dead letter')}",
+        f"{counted(result.dead, 'dead letter')}{expired}",
     )
 
 
@@ -192,6 +234,21 @@ class Output:
             return work(lambda _: None)
         with click.progressbar(length=length, label=label, file=self._file) as bar:
             return work(bar.update)
+
+
+def _print_fates(
+    ctx: click.Context, fates: dict[str, str], task_ids: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Print what was done with each task. Status 1 if one of them did not wait any more."""
+    output = Output(ctx, as_json=as_json)
+    of_all = {task_id: fates.get(task_id, "not_waiting") for task_id in task_ids}
+    if as_json:
+        output.print_line(json.dumps(of_all))
+    else:
+        for task_id, fate in of_all.items():
+            output.print_line(f"{task_id}: {FATES[fate]}")
+    if "not_waiting" in of_all.values():
+        ctx.exit(1)
 
 
 def _print_status(app: Any, top: int, max_age: float | None, output: Output) -> bool:

@@ -1,4 +1,4 @@
-"""The operations behind the commands and the purge task: status, drain, replay and purge.
+"""The operations behind the commands and the purge task.
 
 They work on any Store, in chunks, and report their progress to a callback. Nothing here prints or
 parses: `cli.py` does. The next step of the path is `celery_outbox_steps.store.OperatorStore`.
@@ -6,7 +6,7 @@ parses: `cli.py` does. The next step of the path is `celery_outbox_steps.store.O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -80,6 +80,37 @@ def pause(app: Any, reason: str, paused_by: str) -> None:
 def resume(app: Any) -> None:
     """Resume the outbox of every database of the app."""
     _for_each_store(app, lambda store: store.resume())
+
+
+def scheduled(app: Any, task_name: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """The calls that are not due yet, the next one first, and whether there are more."""
+    found = []
+    for store in load_stores(app):
+        with _closing(store):
+            calls = store.scheduled(task_name, limit + 1)
+            found += [{"database": store.name, **asdict(call)} for call in calls]
+    found.sort(key=lambda call: call["seconds"])
+    return found[:limit], len(found) > limit
+
+
+def cancel(app: Any, task_ids: Sequence[str]) -> dict[str, bool]:
+    """Delete calls that still wait. Returns the tasks that were found: False if the message may
+    have left before."""
+    cancelled: dict[str, bool] = {}
+    for store in load_stores(app):
+        with _closing(store):
+            for task_id, sure in store.cancel(task_ids).items():
+                cancelled[task_id] = sure and cancelled.get(task_id, True)
+    return cancelled
+
+
+def send_now(app: Any, task_ids: Sequence[str]) -> set[str]:
+    """Make calls that still wait due. Returns the tasks that were found."""
+    found: set[str] = set()
+    for store in load_stores(app):
+        with _closing(store):
+            found.update(store.send_now(task_ids))
+    return found
 
 
 def drain(app: Any, progress: Progress = no_progress) -> BatchResult:
@@ -193,7 +224,9 @@ def _batches(app: Any, store: RelayStore) -> Generator[BatchResult, None, None]:
 
 
 def _sum(one: BatchResult, other: BatchResult) -> BatchResult:
-    names = ("claimed", "published", "retried", "dead", "deferred", "released", "fenced")
+    names = (
+        "claimed", "published", "retried", "dead", "deferred", "expired", "released", "fenced"
+    )  # fmt: skip
     return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in names})
 
 

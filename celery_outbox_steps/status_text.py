@@ -1,6 +1,6 @@
-"""The status of an outbox as text for people: the verdict, the numbers, the relays, what fails.
+"""The status of an outbox, and what is scheduled, as text for people.
 
-Pure: takes what `operate.status` returns, which `--json` prints as it is. Part of `cli.py`.
+Pure: takes what `operate` returns, which `--json` prints as it is. Part of `cli.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ COUNTS = {
     "kept": "published",
 }
 
+ARGUMENTS = 60
+"""Characters of the arguments of a call."""
+FATES = {
+    "due_now": "due now",
+    "cancelled": "cancelled",
+    "may_have_left": "cancelled, but its message may have left before; "
+    "`celery control revoke` tells the workers to drop it",
+    "not_waiting": "not in the outbox, or claimed by a relay",
+}
+"""What became of a call that an operator changed."""
+
 
 def status_text(found: dict[str, Any]) -> str:
     """The outbox of one database."""
@@ -37,6 +48,31 @@ def status_text(found: dict[str, Any]) -> str:
     ]
     head = [f"database {found['database']}", f"  {found['verdict']['text']}"]
     return "\n".join([*head, *(f"  {name:<14} {text}" for name, text in lines)])
+
+
+def scheduled_text(found: list[dict[str, Any]], task_name: str | None) -> str:
+    """A line per call that is not due yet."""
+    if not found:
+        wanted = f" for {task_name}; * and ? are wildcards" if task_name else ""
+        return f"nothing is scheduled{wanted}"
+    several = len({call["database"] for call in found}) > 1
+    left = [f"in {age(call['seconds'])}" for call in found]
+    width = max(map(len, left))
+    return "\n".join(
+        f"{call['due_at'][:19]}Z  {until:<{width}}  {call['task_id']}  {_call(call)}"
+        f"{'  (' + call['database'] + ')' if several else ''}"
+        for call, until in zip(found, left, strict=True)
+    )
+
+
+def _call(call: dict[str, Any]) -> str:
+    """The task and its arguments, if it has any, shortened."""
+    given = [text for text in (call["args"], call["kwargs"]) if text not in ("[]", "{}")]
+    return " ".join([call["task_name"], *map(_shortened, given)])
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= ARGUMENTS else f"{text[: ARGUMENTS - 1]}…"
 
 
 def counted(number: int, noun: str) -> str:

@@ -52,7 +52,8 @@ class OutboxCommand(BaseCommand):
 def _for_argparse(param: click.Parameter) -> tuple[list[str], dict[str, Any]]:
     """The names and keyword arguments of `add_argument()` for an argument of click."""
     if not isinstance(param, click.Option):
-        return [str(param.name)], {"nargs": "*", "type": _converter(param)}
+        nargs = "+" if param.required else "*"
+        return [str(param.name)], {"nargs": nargs, "type": _converter(param)}
     arguments: dict[str, Any] = {"dest": param.name, "help": param.help}
     if param.is_flag:
         return param.opts, {**arguments, "action": "store_true"}
