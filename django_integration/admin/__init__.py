@@ -1,8 +1,9 @@
 """The outbox, its dead letters and its relays in Django's admin.
 
-Read-only and redacted. Viewing takes the model's *view* permission, *retry now* and *replay* its
-*change* permission, *discard* its *delete* permission; there is no form for adding, changing or
-deleting a row. Every page costs the same on an empty table and on one of a million rows.
+Read-only and redacted. Viewing takes the model's *view* permission, *retry now*, *send now* and
+*replay* its *change* permission, *discard* and *cancel* its *delete* permission; there is no form
+for adding, changing or deleting a row. Every page costs the same on an empty table and on one of a
+million rows.
 `outbox.py`, `dead_letters.py` and `relays.py` are the pages, `actions.py` holds the actions.
 """
 

@@ -1,4 +1,4 @@
-"""The actions on rows: retry now, replay, discard. Confirmed first, logged, in chunks.
+"""The actions on rows, from retry now to cancel. Confirmed first, logged, in chunks.
 
 A row that a relay holds is never touched: each chunk locks the rows that may still be changed, by
 the database's clock, and a relay's claim skips locked rows. An action changes only rows that were
@@ -151,6 +151,10 @@ def _make_due(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:
     model._default_manager.using(alias).filter(pk__in=ids).update(due_at=DatabaseNow())
 
 
+def _send_now(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:  # noqa: ARG001
+    DjangoStore(alias, connection=connections[alias]).make_due(ids)
+
+
 def _replay(alias: str, model: type[Any], ids: list[int]) -> None:  # noqa: ARG001
     DjangoStore(alias, connection=connections[alias]).replay(DeadLetters(ids), len(ids))
 
@@ -171,6 +175,28 @@ RETRY = Operation(
     flag=CHANGE,
     allowed=lambda rows: rows.filter(schema.BACKING_OFF.q),
     apply=_make_due,
+)
+SEND_NOW = Operation(
+    action="send_now",
+    title="Send now",
+    explanation="These scheduled messages become due now, so the relay publishes them at once"
+    " instead of at their time.",
+    done="Due now",
+    left_alone="They are not scheduled, or no longer in the outbox.",
+    flag=CHANGE,
+    allowed=lambda rows: rows.filter(schema.SCHEDULED.q),
+    apply=_send_now,
+)
+CANCEL = Operation(
+    action="cancel",
+    title="Cancel scheduled messages",
+    explanation="These scheduled messages are deleted and will never be published. This can't be"
+    " undone.",
+    done="Cancelled",
+    left_alone=SEND_NOW.left_alone,
+    flag=DELETION,
+    allowed=SEND_NOW.allowed,
+    apply=_delete,
 )
 DISCARD = Operation(
     action="discard",

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.admin.utils import display_for_value
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_permission_codename
 from django.db.models.functions import Length
@@ -96,11 +97,11 @@ class StoredMessageAdmin(ReadOnlyAdmin):
     # -- permissions -----------------------------------------------------------------------------
 
     def has_resend_permission(self, request: HttpRequest) -> bool:
-        """Retry now and replay: the model's change permission."""
+        """Retry now, send now and replay: the model's change permission."""
         return self._may(request, "change")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Discard: the model's delete permission."""
+        """Discard and cancel: the model's delete permission."""
         return self._may(request, "delete")
 
     def _may(self, request: HttpRequest, verb: str) -> bool:
@@ -156,6 +157,11 @@ class StoredMessageAdmin(ReadOnlyAdmin):
     @admin.display(description="Created")
     def created(self, row: StoredMessage) -> str:
         return moment(row.created_at)
+
+    @admin.display(description="Wanted at")
+    def wanted_at(self, row: StoredMessage) -> str:
+        """The time that the call asked for; it moves if the call is sent now or rescheduled."""
+        return str(display_for_value(row.eta, "-"))
 
     @admin.display(description="Failed attempts")
     def attempts(self, row: StoredMessage) -> int:

@@ -1,9 +1,9 @@
-"""Small charts of the last hour and the last day: counted by the database, drawn as plain SVG.
+"""Small charts of the last hour and day, and of the next: counted by the database, drawn as SVG.
 
 Published rows leave the table, so the number of all arrivals is unknown. What can be shown is what
-is still here, by when it arrived (published rows too, where retention keeps them), and dead letters
-by when they died. Each count reads at most `ROWS_READ` rows along an index, and the chart marks the
-time that it does not reach as "not counted".
+is still here, by when it arrived (published rows too, where retention keeps them), dead letters by
+when they died, and scheduled rows by when they are due. Each count reads at most `ROWS_READ` rows
+along an index, and the chart marks the time that it does not reach as "not counted".
 """
 
 from __future__ import annotations
@@ -19,16 +19,34 @@ if TYPE_CHECKING:
     from django_integration.store import DjangoStore
 
 ROWS_READ = 50_000
-DAY = 24 * 60
 HEIGHT = 48
 BAR = 10
 """Units per bar; the picture is stretched to the width of the page."""
 
 
-class Minute(NamedTuple):
-    """The rows of one minute: `ago` is how many minutes back."""
+class Period(NamedTuple):
+    """What one chart covers: a number of bars, each of a number of minutes."""
 
-    ago: int
+    name: str
+    unit: str
+    bars: int
+    minutes: int
+
+
+LAST = (Period("Last hour", "minute", 60, 1), Period("Last 24 hours", "hour", 24, 60))
+NEXT = (
+    Period("Next hour", "minute", 60, 1),
+    Period("Next 24 hours", "hour", 24, 60),
+    Period("Next 7 days", "day", 7, 24 * 60),
+)
+FARTHEST = 60.0 * max(period.bars * period.minutes for period in NEXT)
+"""Seconds ahead, to the end of the last chart."""
+
+
+class Minute(NamedTuple):
+    """The rows of one minute: `away` is how many minutes back or, for what is due, ahead."""
+
+    away: int
     kept: bool
     """Published already, and kept."""
     rows: int
@@ -36,16 +54,12 @@ class Minute(NamedTuple):
 
 @dataclass(frozen=True)
 class Counted:
-    """Rows by minute, the last day of them."""
+    """Rows by minute, back from now or ahead of it."""
 
     minutes: tuple[Minute, ...]
-    complete: bool
-    """False: there are more rows than were read, and the older ones are not counted."""
-
-    @property
-    def reaches(self) -> int:
-        """How many minutes back the count goes."""
-        return DAY if self.complete else max((minute.ago for minute in self.minutes), default=0)
+    reaches: int | None
+    """How many minutes away the count ends; None if no row is left out."""
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """What the template draws."""
+    """What the template draws: now is at the right end, or at the left one if it looks ahead."""
 
     period: str
     unit: str
@@ -77,9 +91,14 @@ class Chart:
     total: int
     peak: int
     unknown: float
-    """The width at the left that was not counted."""
+    """The width that was not counted, at the end that is farthest from now."""
     width: int
+    ahead: bool
     height: int = HEIGHT
+
+    @property
+    def unknown_x(self) -> float:
+        return round(self.width - self.unknown, 1) if self.ahead else 0
 
     @property
     def text(self) -> str:
@@ -91,62 +110,80 @@ class Chart:
 
 def arrivals(store: DjangoStore) -> Counted:
     """What is still in the outbox, by when it arrived."""
-    return _counted(store.count_by_minute(OUTBOX, ROWS_READ))
+    return _looking_back(store.count_by_minute(OUTBOX, ROWS_READ))
 
 
 def deaths(store: DjangoStore) -> Counted:
     """Dead letters, by when they died."""
-    return _counted(store.count_by_minute(DEAD_LETTER, ROWS_READ))
+    return _looking_back(store.count_by_minute(DEAD_LETTER, ROWS_READ))
 
 
-def last_hour(counted: Counted) -> Chart:
-    return _chart(counted, "Last hour", "minute", bars=60, minutes=1)
+def scheduled(store: DjangoStore) -> Counted:
+    """Scheduled rows, by when they are due."""
+    found = store.count_next_by_minute(FARTHEST, ROWS_READ)
+    # What backs off is read along with them, but has no bar.
+    minutes = (Minute(_whole(ahead), False, rows) for ahead, held, rows in found if held)
+    return Counted(tuple(minutes), _reach(found), ahead=True)
 
 
-def last_day(counted: Counted) -> Chart:
-    return _chart(counted, "Last 24 hours", "hour", bars=24, minutes=60)
+def draw(counted: Counted) -> tuple[Chart, ...]:
+    """The charts of one count."""
+    return tuple(_chart(counted, period) for period in (NEXT if counted.ahead else LAST))
 
 
-def _counted(rows: list[tuple[Any, ...]]) -> Counted:
-    found = [Minute(max(0, int(ago)), bool(kept), count) for ago, kept, count in rows]
-    return Counted(
-        minutes=tuple(minute for minute in found if minute.ago < DAY),
-        complete=sum(minute.rows for minute in found) < ROWS_READ,
-    )
+def _looking_back(found: Sequence[tuple[Any, ...]]) -> Counted:
+    minutes = (Minute(_whole(ago), bool(kept), rows) for ago, kept, rows in found)
+    return Counted(tuple(minutes), _reach(found))
 
 
-def _chart(counted: Counted, period: str, unit: str, *, bars: int, minutes: int) -> Chart:
-    pending, kept = [0] * bars, [0] * bars
+def _reach(found: Sequence[tuple[Any, ...]]) -> int | None:
+    """A count that read as many rows as it may ends in its farthest minute."""
+    if sum(rows for _, _, rows in found) < ROWS_READ:
+        return None
+    return max(_whole(away) for away, _, _ in found)
+
+
+def _whole(minutes: Any) -> int:
+    """Minutes as the database rounded them: a float, and below 0 if its clock was set back."""
+    return max(0, int(minutes))
+
+
+def _chart(counted: Counted, period: Period) -> Chart:
+    pending, kept = [0] * period.bars, [0] * period.bars
     for minute in counted.minutes:
-        back = minute.ago // minutes
-        if back < bars:
-            (kept if minute.kept else pending)[bars - 1 - back] += minute.rows
+        away = minute.away // period.minutes
+        if away < period.bars:
+            (kept if minute.kept else pending)[away] += minute.rows
     sums = [both[0] + both[1] for both in zip(pending, kept, strict=True)]
-    peak = max(sums)
-    missing = max(0, bars - counted.reaches / minutes) if not counted.complete else 0
+    reaches = period.bars if counted.reaches is None else counted.reaches / period.minutes
     return Chart(
-        period=period,
-        unit=unit,
+        period=period.name,
+        unit=period.unit,
         total=sum(sums),
-        peak=peak,
-        width=bars * BAR,
-        unknown=round(missing * BAR, 1),
-        bars=_bars(pending, kept, peak, unit),
+        peak=max(sums),
+        width=period.bars * BAR,
+        unknown=round(max(0, period.bars - reaches) * BAR, 1),
+        ahead=counted.ahead,
+        bars=_bars(pending, kept, period.unit, ahead=counted.ahead),
     )
 
 
-def _bars(pending: Sequence[int], kept: Sequence[int], peak: int, unit: str) -> tuple[Bar, ...]:
-    scale = (HEIGHT - 2) / max(1, peak)
+def _bars(
+    pending: Sequence[int], kept: Sequence[int], unit: str, *, ahead: bool
+) -> tuple[Bar, ...]:
+    """From left to right; the rows are given by how far from now they are."""
+    places = range(len(pending)) if ahead else reversed(range(len(pending)))
+    scale = (HEIGHT - 2) / max(1, *map(sum, zip(pending, kept, strict=True)))
     return tuple(
         Bar(
             x=place * BAR + 1,
             width=BAR - 2,
-            pending=_height(pending[place], scale),
-            kept=_height(kept[place], scale),
-            title=_title(pending[place], kept[place], len(pending) - 1 - place, unit),
+            pending=_height(pending[away], scale),
+            kept=_height(kept[away], scale),
+            title=f"{_when(away, unit, ahead=ahead)}: {_rows(pending[away], kept[away])}",
         )
-        for place in range(len(pending))
-        if pending[place] or kept[place]
+        for place, away in enumerate(places)
+        if pending[away] or kept[away]
     )
 
 
@@ -155,7 +192,13 @@ def _height(rows: int, scale: float) -> float:
     return max(1.5, round(rows * scale, 2)) if rows else 0
 
 
-def _title(pending: int, kept: int, back: int, unit: str) -> str:
-    when = f"this {unit}" if back == 0 else f"{back} {unit}{'s' if back > 1 else ''} ago"
+def _when(away: int, unit: str, *, ahead: bool) -> str:
+    if away == 0:
+        return f"this {unit}"
+    span = f"{away} {unit}{'s' if away > 1 else ''}"
+    return f"in {span}" if ahead else f"{span} ago"
+
+
+def _rows(pending: int, kept: int) -> str:
     published = f", {kept:,} of them published" if kept else ""
-    return f"{when}: {pending + kept:,}{published}"
+    return f"{pending + kept:,}{published}"

@@ -40,6 +40,7 @@ class DeadLetterAdmin(StoredMessageAdmin):
                     "task_id",
                     "dead_at",
                     "created_at",
+                    "wanted_at",
                     "attempts",
                     "failure_reason",
                 )

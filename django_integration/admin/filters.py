@@ -81,7 +81,7 @@ class DeadTaskNameFilter(TaskNameFilter):
         if not self.value() or request.GET.get(SEARCH_VAR):
             return matching
         newest = queryset.order_by(*states.NEWEST_FIRST).values("id", "task_name")
-        return within_window(newest, matching)
+        return within_window([newest], matching)
 
 
 def _as_stored(name: str | None) -> str:

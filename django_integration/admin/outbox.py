@@ -1,7 +1,7 @@
 """The page of the outbox: pending and published rows, with their state and last error.
 
-Read-only; `base.py` holds what both pages share. *Retry now* and *discard* are in `actions.py`, the
-states and the order of their lists in `states.py`.
+Read-only; `base.py` holds what both pages share. The actions are in `actions.py`, the states and
+the order of their lists in `states.py`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from django.template.response import TemplateResponse
 
 
+FOR_SCHEDULED = ("send_now", "cancel")
+FOR_OTHERS = ("retry_now", "discard")
+
+
 @admin.register(CeleryOutbox)
 class OutboxAdmin(StoredMessageAdmin):
-    """Outbox messages, with *retry now* and *discard*."""
+    """Outbox messages, with *retry now*, *discard*, and for scheduled ones *send now*, *cancel*."""
 
-    actions = ("retry_now", "discard")
+    actions = (*FOR_OTHERS, *FOR_SCHEDULED)
     list_display = ("task", "state", "created", "error")
     list_filter = (StateFilter, TaskNameFilter)
     listed = (*StoredMessageAdmin.listed, "due_at", "claimed_by", "last_error", "published_at")
@@ -40,6 +44,7 @@ class OutboxAdmin(StoredMessageAdmin):
                     "task_id",
                     "state",
                     "created_at",
+                    "wanted_at",
                     "due_at",
                     "updated_at",
                     "published_at",
@@ -58,6 +63,14 @@ class OutboxAdmin(StoredMessageAdmin):
         rows: QuerySet[Any] = states.with_state(super().get_queryset(request))
         return rows
 
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """In a list of one state, those that can do something there."""
+        found, state = super().get_actions(request), request.GET.get(STATE)
+        if state is None:
+            return found
+        wanted = FOR_SCHEDULED if state == "scheduled" else FOR_OTHERS
+        return {name: action for name, action in found.items() if name in wanted}
+
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return states.chosen(request.GET.get(STATE)).ordering
 
@@ -68,6 +81,14 @@ class OutboxAdmin(StoredMessageAdmin):
     @admin.action(description="Discard", permissions=["discard"])
     def discard(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
         return actions.carry_out(self, request, queryset, actions.DISCARD)
+
+    @admin.action(description="Send now", permissions=["resend"])
+    def send_now(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return actions.carry_out(self, request, queryset, actions.SEND_NOW)
+
+    @admin.action(description="Cancel", permissions=["discard"])
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return actions.carry_out(self, request, queryset, actions.CANCEL)
 
     @admin.display(description="State")
     def state(self, row: Any) -> str:

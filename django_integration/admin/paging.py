@@ -20,7 +20,7 @@ from django_integration.store.postgresql import FOR_TRANSACTION
 from django_integration.upstream.django import statement_of, where_clause_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from django.db.models import QuerySet
 
@@ -51,14 +51,15 @@ def along_indexes(alias: str, planner: str = FOR_TRANSACTION) -> Iterator[None]:
         transaction.set_rollback(True, using=alias)
 
 
-def within_window(along: QuerySet[Any], matching: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows of `matching` among the first `WINDOW` rows of `along`, which names an index by its
-    range and its order.
+def within_window(windows: Iterable[QuerySet[Any]], matching: QuerySet[Any]) -> QuerySet[Any]:
+    """The rows of `matching` among the first `WINDOW` rows of each window, which names an index by
+    its range and its order.
 
     The limit is part of the condition, where no planner can choose to read the whole table
     instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN.
     """
-    return matching.filter(pk__in=_ids_within(along, matching))
+    ids = [row_id for along in windows for row_id in _ids_within(along, matching)]
+    return matching.filter(pk__in=ids[: REACH + 1])
 
 
 def _ids_within(along: Any, matching: QuerySet[Any]) -> list[int]:

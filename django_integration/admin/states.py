@@ -17,7 +17,7 @@ from django_integration.admin.paging import within_window
 NEWEST_FIRST = ("-id",)
 NEXT_FIRST = ("due_at", "id")
 LATEST_FIRST = ("-due_at", "-id")
-FILTERED = ("id", "task_name", "due_at", "claimed_until", "updated_at", "retries")
+FILTERED = ("id", "task_name", "due_at", "claimed_until", "updated_at", "eta", "retries")
 """The columns that a list may filter by."""
 
 
@@ -31,6 +31,8 @@ class ListedState:
     index_range: Q
     """A range of an index that holds them, perhaps among others."""
     ordering: tuple[str, ...] = NEXT_FIRST
+    later_range: Q | None = None
+    """A second range, behind the first one: both are read from where they meet."""
     indexed: bool = False
     """The range holds few other rows, so that no window is needed."""
 
@@ -41,17 +43,33 @@ class ListedState:
             matching = matching.filter(task_name=task_name)
         elif self.indexed:
             return matching
-        columns = rows.filter(self.index_range).order_by(*self.ordering).values(*FILTERED)
-        return within_window(columns, matching)
+        return within_window(self._windows(rows.values(*FILTERED)), matching)
+
+    def _windows(self, rows: Any) -> list[Any]:
+        if self.later_range is None:
+            return [rows.filter(self.index_range).order_by(*self.ordering)]
+        return [
+            rows.filter(self.index_range).order_by(*LATEST_FIRST),
+            rows.filter(self.later_range).order_by(*NEXT_FIRST),
+        ]
 
 
-# In-flight rows are at the low end of the due index, failing ones at its high end.
+# In-flight rows are at the low end of the due index. Failing ones are due again soon, so they are
+# on both sides of now: a backlog, or what is scheduled for later, must not hide them. Their list is
+# in the order of the ids that were found: along the due index, a page would be read from the far
+# end of what is scheduled.
 STATES = {
     "waiting": ListedState("Waiting", schema.DUE.q, schema.DUE_TIME_REACHED.q, indexed=True),
     "scheduled": ListedState("Scheduled", schema.SCHEDULED.q, schema.DUE_TIME_AHEAD.q),
     "in_flight": ListedState("In flight", schema.IN_FLIGHT.q, schema.PENDING.q),
     "backing_off": ListedState("Backing off", schema.BACKING_OFF.q, schema.DUE_TIME_AHEAD.q),
-    "failing": ListedState("Failing", schema.FAILING.q, schema.PENDING.q, LATEST_FIRST),
+    "failing": ListedState(
+        "Failing",
+        schema.FAILING.q,
+        schema.DUE_TIME_REACHED.q,
+        NEWEST_FIRST,
+        later_range=schema.DUE_TIME_AHEAD.q,
+    ),
     "published": ListedState(
         "Published", schema.PUBLISHED.q, schema.PUBLISHED.q, LATEST_FIRST, indexed=True
     ),

@@ -55,8 +55,13 @@ class Panel:
     note: str
     kind: str
     charts: tuple[charts.Chart, ...]
-    partial: bool
     stacked: bool = False
+    read_first: str = "newest"
+    """Which rows a count reads if there are more than it may read."""
+
+    @property
+    def partial(self) -> bool:
+        return any(chart.unknown for chart in self.charts)
 
 
 @dataclass(frozen=True)
@@ -196,33 +201,40 @@ def _oldest(stats: Stats) -> str:
 
 
 def _panels(store: DjangoStore, stats: Stats) -> tuple[Panel, ...]:
-    arrived, died = charts.arrivals(store), charts.deaths(store)
     note = (
         "Published messages are kept for a while here, so nearly all arrivals are counted."
         if stats.published
-        else "Published messages leave the table, so only those still waiting are counted."
+        else "Published messages are deleted, so only those still in the table are counted."
     )
     return (
         Panel(
             "Arrivals",
             note,
             "arrivals",
-            _both(arrived),
-            not arrived.complete,
+            charts.draw(charts.arrivals(store)),
             stacked=bool(stats.published),
         ),
         Panel(
             "Dead letters",
             "By the time of their last failure.",
             "deaths",
-            _both(died),
-            not died.complete,
+            charts.draw(charts.deaths(store)),
         ),
+        *((_scheduled(store, stats.scheduled),) if stats.scheduled else ()),
     )
 
 
-def _both(counted: charts.Counted) -> tuple[charts.Chart, ...]:
-    return charts.last_hour(counted), charts.last_day(counted)
+def _scheduled(store: DjangoStore, total: int) -> Panel:
+    counted = charts.scheduled(store)
+    later = total - sum(minute.rows for minute in counted.minutes)
+    return Panel(
+        "Scheduled, by due time",
+        "Messages that back off are not among them."
+        + (f" {_counted(later)} more are due after that." if later > 0 else ""),
+        "scheduled",
+        charts.draw(counted),
+        read_first="next",
+    )
 
 
 def _counted(rows: int, *, partly: bool = False) -> str:
