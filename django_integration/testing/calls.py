@@ -15,7 +15,7 @@ from kombu.compression import decompress
 from kombu.serialization import loads
 
 from celery_outbox_steps.envelope import open_envelope
-from celery_outbox_steps.messages import ClaimedMessage, Message
+from celery_outbox_steps.messages import ETA_HEADER, ClaimedMessage, Message
 
 if TYPE_CHECKING:
     from django_integration.models import StoredMessage
@@ -52,11 +52,13 @@ def read_row(row: StoredMessage) -> Call:
     columns: dict[str, Any] = {name: getattr(row, name, 0.0) for name in ClaimedMessage._fields}
     if row.payload is not None:
         columns["payload"] = bytes(row.payload)
+    if row.eta is not None:
+        columns["eta"] = row.eta.isoformat()
     return read_message(open_envelope(ClaimedMessage(**columns), datetime.now(timezone.utc)))
 
 
 def read_message(message: Message) -> Call:
-    """The call that a message carries."""
+    """The call that a message carries. The eta of a held call is in a header of the outbox."""
     args, kwargs, embed, fields = _parts(message)
     queue = next((each.name for each in message.declare if isinstance(each, Queue)), None)
     return Call(
@@ -65,7 +67,7 @@ def read_message(message: Message) -> Call:
         args=list(args),
         kwargs=dict(kwargs),
         queue=queue or message.routing_key,
-        eta=_time(fields.get("eta")),
+        eta=_time(message.headers.get(ETA_HEADER) or fields.get("eta")),
         expires=_time(fields.get("expires")),
         priority=message.priority,
         headers=message.headers,

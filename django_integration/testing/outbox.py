@@ -54,6 +54,11 @@ class Outbox(Sequence[Call]):
         return waiting.filter(pk__gt=self._last_before).order_by("pk")
 
     @property
+    def scheduled(self) -> list[Call]:
+        """The calls that are not due yet, the next one first."""
+        return [read_row(row) for row in self.rows.scheduled().order_by("due_at", "pk")]
+
+    @property
     def names(self) -> list[str]:
         return [call.task_name for call in self]
 

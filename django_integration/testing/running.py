@@ -6,13 +6,17 @@ take part. The calls that ran are added to `Outbox.relayed`.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery.exceptions import Retry
 from celery.result import EagerResult
+from django.db.models import Q
 
+from celery_outbox_steps.envelope import seconds_to_live
 from django_integration.conf import celery_app
+from django_integration.schema import DatabaseNow
 from django_integration.testing.calls import Call, read_row
 from django_integration.upstream.celery import build_tracer
 
@@ -28,14 +32,27 @@ class Drain:
         self._outbox = outbox
         self._app = celery_app()
 
-    def __call__(self, *, propagate: bool = True, limit: int = 1000) -> list[EagerResult]:
-        """Results in the order of execution. An `eta` is not waited for.
+    def __call__(
+        self,
+        *,
+        until: datetime | timedelta | None = None,
+        propagate: bool = True,
+        limit: int = 1000,
+    ) -> list[EagerResult]:
+        """Results in the order of execution, which is the order of the due times.
 
-        With `propagate` the first task that fails raises here, and the rest stays in the outbox.
+        What is not due yet stays in the outbox, except what is due `until` a time, or within a
+        timedelta from now: that runs at once. What expires before it is due is dropped, as by a
+        relay. With `propagate` the first task that fails raises here, and the rest stays in the
+        outbox.
         """
         self._app.loader.import_default_modules()
+        last = _moment(until)
         results: list[EagerResult] = []
-        while (row := self._outbox.rows.first()) is not None:
+        while (row := self._next(last)) is not None:
+            if _expires_before_it_is_due(row):
+                row.delete()
+                continue
             if len(results) == limit:
                 raise RuntimeError(
                     f"Not empty after {limit} tasks; the next is {read_row(row)}. "
@@ -45,6 +62,12 @@ class Drain:
             if propagate:
                 results[-1].get(disable_sync_subtasks=False)
         return results
+
+    def _next(self, until: datetime | None) -> CeleryOutbox | None:
+        wanted = Q(due_at__lte=DatabaseNow())
+        if until is not None:
+            wanted |= Q(due_at__lte=until)
+        return self._outbox.rows.filter(wanted).order_by("due_at", "pk").first()
 
     def _run(self, row: CeleryOutbox) -> EagerResult:
         call = read_row(row)
@@ -56,6 +79,21 @@ class Drain:
         row.delete()
         self._outbox.relayed.append(call)
         return _execute(self._app, call)
+
+
+def _moment(until: datetime | timedelta | None) -> datetime | None:
+    if isinstance(until, timedelta):
+        return datetime.now(timezone.utc) + until
+    if until is not None and (not isinstance(until, datetime) or until.utcoffset() is None):
+        raise TypeError(f"until must be a timedelta, or a datetime with a time zone, not {until!r}")
+    return until
+
+
+def _expires_before_it_is_due(row: CeleryOutbox) -> bool:
+    lifetime = seconds_to_live(row.options)
+    if row.eta is None or lifetime is None:
+        return False
+    return (row.eta - row.created_at).total_seconds() >= lifetime
 
 
 def _execute(app: Any, call: Call) -> EagerResult:
