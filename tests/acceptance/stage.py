@@ -214,10 +214,14 @@ class Stage:
         """The output of a `celery` command of the project."""
         after = ["-A", app] if arguments[0] == "multi" else []
         before = [] if after else ["-A", app]
+        return self.python("-m", "celery", *before, *arguments, *after)
+
+    def python(self, *arguments: str, **environment: str) -> str:
+        """The output of a Python program in the project's environment."""
         done = subprocess.run(
-            [sys.executable, "-m", "celery", *before, *arguments, *after],
-            cwd=self.path, env=self._environment(), capture_output=True, text=True, timeout=60,
-            check=False,
+            [sys.executable, *arguments],
+            cwd=self.path, env={**self._environment(), **environment}, capture_output=True,
+            text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -251,9 +255,7 @@ class Stage:
     def close(self) -> None:
         started = [worker for worker in self.workers if worker.process.process is not None]
         for worker in started:
-            worker.process.ask_to_stop()
-        for worker in started:
-            worker.teardown()
+            worker.process.end()
         self._forget_broker()
         for key in self.redis.scan_iter(f"{self.prefix}*", count=1000):
             self.redis.delete(key)

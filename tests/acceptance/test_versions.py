@@ -1,9 +1,10 @@
-"""Workers of this version and of the one before the fleet, side by side, in both directions."""
+"""Workers of this version and of earlier ones, side by side, in both directions."""
 
 from __future__ import annotations
 
 import subprocess
 import tarfile
+import time
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +20,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 BEFORE_THE_FLEET = "390c1d0"
 """The last commit without members, slots and renewed leases."""
+BEFORE_HOLDING = "50a492c"
+"""The last commit that published calls with an eta at once."""
+CALL = """
+from tests.acceptance.project.app import app
+import django; django.setup()
+print(app.send_task("record", countdown=3).id)
+"""
 
 
-@pytest.fixture
-def old_version(tmp_path: Path) -> Path:
-    """The code of that commit, to be put in front of this one's."""
+@pytest.fixture(params=[BEFORE_THE_FLEET, BEFORE_HOLDING], ids=["without fleet", "without hold"])
+def old_version(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The code of an earlier commit, to be put in front of this one's."""
     found = subprocess.run(
-        ["git", "archive", BEFORE_THE_FLEET], cwd=ROOT, capture_output=True, check=False
+        ["git", "archive", request.param], cwd=ROOT, capture_output=True, check=False
     )
     if found.returncode:
         pytest.skip("the history of this checkout does not go back that far")
@@ -40,7 +48,6 @@ def test_a_rolling_deploy_and_its_way_back(stage: Stage, old_version: Path) -> N
         return stage.worker(pool="solo", PYTHONPATH=str(old_version))
 
     old = old_worker()
-    assert old.lines("outbox: ") == []
     with watched_load(stage) as traffic:
         traffic.wait_for_more(50)
         new = stage.worker(pool="solo")
@@ -54,3 +61,21 @@ def test_a_rolling_deploy_and_its_way_back(stage: Stage, old_version: Path) -> N
         assert old.complaints() == []
     assert traffic.longest_wait() < 2
     assert traffic.twice() == set()
+
+
+def test_an_old_relay_publishes_held_calls_and_a_new_one_the_etas_of_old_calls(
+    stage: Stage, old_version: Path
+) -> None:
+    old = {"PYTHONPATH": str(old_version)}
+    began = time.monotonic()
+    worker = stage.worker(pool="solo", **old)
+    stage.wait_until_ran(stage.enqueue(2, countdown=3))
+    assert time.monotonic() - began >= 2.9
+    assert worker.complaints() == []
+    assert worker.stop() == 0
+    stage.worker(pool="solo")
+    began = time.monotonic()
+    stage.wait_until_ran([stage.python("-c", CALL, **old).strip()])
+    assert time.monotonic() - began >= 2.9
+    stage.wait_until_empty()
+    assert stage.twice(stage.ran()) == {}

@@ -124,6 +124,7 @@ def _conf(kind: str, backend: str) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "redis_retry_on_timeout": True,
         "result_expires": 600,
+        "outbox_hold_retries": 0.3,
     }
 
 

@@ -27,6 +27,7 @@ def build(kind: str, conf: dict[str, Any]) -> Any:
     _add_arithmetic(app)
     _add_observers(app)
     _add_troublemakers(app)
+    _add_retries(app)
     return app
 
 
@@ -72,7 +73,8 @@ def _add_observers(app: Any) -> None:
             "retries": request.retries,
             "priority": request.delivery_info["priority"],
             "queue": request.delivery_info["routing_key"].rpartition(".")[2],
-            "eta": request.eta is not None,
+            # A held message has the time in a header of the outbox: see the fidelity suite.
+            "eta": bool(request.eta or request.get("outbox_eta")),
             "expires": request.expires is not None,
             "timelimit": request.timelimit,
             "shadow": request.shadow,
@@ -88,10 +90,38 @@ def _add_troublemakers(app: Any) -> None:
     def fail(*_: Any) -> None:
         raise ValueError("on purpose")
 
+    @app.task(name="replace", bind=True, shared=False)
+    def replace(self: Any, kind: str, x: int) -> Any:
+        add = app.tasks["add"]
+        replacements = {
+            "task": add.s(x, 1),
+            "chain": add.s(x, 1) | app.tasks["double"].s(),
+            "group": group(add.s(x, n) for n in range(3)),
+            "chord": chord([add.s(x, n) for n in range(3)], app.tasks["total"].s()),
+            "later": add.s(x, 1).set(countdown=0.5),
+        }
+        return self.replace(replacements[kind])
+
+    @app.task(name="spawn", bind=True, shared=False)
+    def spawn(self: Any, count: int, key: str) -> int:
+        """A task that calls others, as most do."""
+        for number in range(count):
+            app.tasks["trace"].delay(number, key=key)
+        return count
+
+
+def _add_retries(app: Any) -> None:
     @app.task(name="retry_twice", bind=True, shared=False, max_retries=3)
     def retry_twice(self: Any, x: int) -> list[int]:
         if self.request.retries < 2:
             raise self.retry(countdown=0.05)
+        return [x, self.request.retries]
+
+    @app.task(name="retry_later", bind=True, shared=False, max_retries=3)
+    def retry_later(self: Any, x: int) -> list[int]:
+        """With more to wait than `outbox_hold_retries` here."""
+        if self.request.retries < 2:
+            raise self.retry(countdown=0.5)
         return [x, self.request.retries]
 
     @app.task(name="retry_for_ever", bind=True, shared=False, max_retries=1)
@@ -106,24 +136,6 @@ def _add_troublemakers(app: Any) -> None:
         if self.request.retries < 2:
             raise ValueError("not yet")
         return int(self.request.retries)
-
-    @app.task(name="replace", bind=True, shared=False)
-    def replace(self: Any, kind: str, x: int) -> Any:
-        add = app.tasks["add"]
-        replacements = {
-            "task": add.s(x, 1),
-            "chain": add.s(x, 1) | app.tasks["double"].s(),
-            "group": group(add.s(x, n) for n in range(3)),
-            "chord": chord([add.s(x, n) for n in range(3)], app.tasks["total"].s()),
-        }
-        return self.replace(replacements[kind])
-
-    @app.task(name="spawn", bind=True, shared=False)
-    def spawn(self: Any, count: int, key: str) -> int:
-        """A task that calls others, as most do."""
-        for number in range(count):
-            app.tasks["trace"].delay(number, key=key)
-        return count
 
 
 if "CANVAS_APP" in os.environ:

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
+from django.db.models import F
 
 from celery_outbox_steps.testing import contract
 from django_integration.models import (
@@ -42,8 +43,8 @@ MODULES = {
     "sqlite": "sqlite3.dbapi2",
 }
 TIMES = {
-    CeleryOutbox: ("created_at", "due_at", "updated_at", "claimed_until", "published_at"),
-    CeleryOutboxDeadLetter: ("created_at", "dead_at"),
+    CeleryOutbox: ("created_at", "due_at", "updated_at", "claimed_until", "published_at", "eta"),
+    CeleryOutboxDeadLetter: ("created_at", "dead_at", "eta"),
     CeleryOutboxRelay: ("started_at", "seen_at", "expires_at", "turn_at"),
     CeleryOutboxPause: ("paused_at",),
 }
@@ -91,7 +92,9 @@ class DatabaseBackend:
         self._stores.append(store)
         return store
 
-    def add(self, count: int = 1, *, due_in: float = 0.0, **columns: Any) -> list[int]:
+    def add(
+        self, count: int = 1, *, due_in: float = 0.0, held: bool = False, **columns: Any
+    ) -> list[int]:
         defaults = {
             "task_id": "id",
             "task_name": "tests.task",
@@ -106,6 +109,8 @@ class DatabaseBackend:
             ids.append(row.pk)
         if due_in:
             self._earlier(CeleryOutbox, ("due_at",), -due_in, ids)
+        if held:
+            CeleryOutbox.objects.using(self.alias).filter(pk__in=ids).update(eta=F("due_at"))
         return ids
 
     def rows(self) -> list[dict[str, Any]]:

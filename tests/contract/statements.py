@@ -70,6 +70,7 @@ class Recording:
             self._enqueue,
             self._claim,
             self._settle,
+            self._hold,
             self._check_in,
             self._count,
             self._maintain,
@@ -96,19 +97,26 @@ class Recording:
 
     def _enqueue(self) -> None:
         from django_integration.enqueue.rows import insert, notify_relay
-        from django_integration.schema import Row
+        from django_integration.schema import Row, When
 
         row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
-        of_call = self._recorder.record
-        with of_call(self._connection, "enqueue one", "A call, in the caller's transaction."):
+        held = row._replace(when=When(None, 3600.0))
+        record = partial(self._recorder.record, self._connection)
+        with record("enqueue one", "A call, in the caller's transaction."):
             insert(self._connection, [row])
-        with of_call(self._connection, "enqueue many", "Calls of a bulk or a group, here two."):
+        with record("enqueue many", "Calls of a bulk or a group, here two."):
             insert(self._connection, [row, row])
+        with record("enqueue one, held", "A call with an eta or a countdown: due later."):
+            insert(self._connection, [held])
+        with record("enqueue many, held", "Calls of which at least one is due later, here two."):
+            insert(self._connection, [held, row])
         if self._connection.vendor != "postgresql":
             return
-        with of_call(self._connection, "enqueue and notify", "A call that wakes the relay."):
+        with record("enqueue and notify", "A call that wakes the relay."):
             insert(self._connection, [row], notify=True)
-        with of_call(self._connection, "notify", "Wakes the relay after further calls."):
+        with record("enqueue and notify, held", "Wakes the relay if the call is due soon."):
+            insert(self._connection, [held], notify=True)
+        with record("notify", "Wakes the relay after further calls."):
             notify_relay(self._connection)
 
     def _claim(self) -> None:
@@ -151,7 +159,7 @@ class Recording:
             store.begin_attempt(message, "relay")
 
     def _settle(self) -> None:
-        from celery_outbox_steps.messages import Dead, Deferred, Published, Retry
+        from celery_outbox_steps.messages import Dead, Deferred, Expired, Published, Retry
 
         store, keeping = self._store(), self._store(retention=60)
         outcomes = {
@@ -160,6 +168,7 @@ class Recording:
             "settle retry": ("A message failed.", store, lambda row: Retry(row, "no", 1.0)),
             "settle deferred": ("The broker is away.", store, lambda row: Deferred(row, "no", 1.0)),
             "settle dead": ("Move to the dead letters.", store, lambda row: Dead(row, "no", 5)),
+            "settle expired": ("Delete held calls that expired.", store, Expired),
         }
         for name, (purpose, chosen, outcome) in outcomes.items():
             rows = self._claimed(chosen, 2)
@@ -172,6 +181,25 @@ class Recording:
             store.renew([*ids, 0], 60, "relay")
         with self._record(store, "release", "Give claimed rows back, due at once."):
             store.release(ids, "relay")
+
+    def _hold(self) -> None:
+        from django_integration.schema import When
+        from django_integration.store import stats, waiting
+
+        store = self._store()
+        session, dialect = store._session, store._dialect
+        record = partial(self._record, store)
+        self._backend.add(1, due_in=3600.0, task_id="id")
+        with record("next due", "After a claim that found nothing: how long to wait."):
+            stats.seconds_until_next(session, dialect)
+        with record("list scheduled", "`celery outbox scheduled`."):
+            store.scheduled("tests.*", 10)
+        with record("reschedule", "`app.outbox.reschedule()`, in the caller's transaction."):
+            waiting.reschedule(session, dialect, "id", When(None, 7200.0))
+        with record("send now", "`celery outbox send-now` and `app.outbox.send_now()`."):
+            store.send_now(["id"])
+        with record("cancel", "`celery outbox cancel`, `revoke()` in the caller's transaction."):
+            store.cancel(["id"])
 
     def _check_in(self) -> None:
         from celery_outbox_steps.fleet import REMEMBERED, SILENCE
@@ -209,19 +237,21 @@ class Recording:
         store.check_in(Member(name, "celery@host", "1", RELAYING), relays=1, wants_slot=True)
 
     def _count(self) -> None:
-        from django_integration.schema import DEAD_LETTER, OUTBOX
+        from django_integration.schema import DEAD_LETTER, DUE_TIME_REACHED, OUTBOX
+        from django_integration.store.stats import planned_rows
 
         store = self._store()
         with self._record(store, "sample", "The gauges."):
             store.sample()
         with self._record(store, "stats", "The numbers of `celery outbox status` and the admin."):
             store.stats()
-        if store._dialect.estimate_pending:
+        if store._dialect.explain:
             with self._record(store, "estimate", "Instead of a count that reached its cap."):
-                store._session.rows(store._dialect.estimate_pending)
+                planned_rows(store._session, store._dialect, DUE_TIME_REACHED)
         with self._record(store, "charts", "The charts of the admin."):
             store.count_by_minute(OUTBOX, 10)
             store.count_by_minute(DEAD_LETTER, 10)
+            store.count_next_by_minute(3600.0, 10)
 
     def _maintain(self) -> None:
         from celery_outbox_steps.messages import Dead, Published

@@ -12,10 +12,12 @@ import re
 import pytest
 from django.db import connections
 
+from django_integration.store.base import DIALECTS
 from django_integration.store.dialect import ClaimRequest
 from django_integration.store.mysql import MySQL
 from django_integration.store.postgresql import FOR_TRANSACTION, PostgreSQL
 from django_integration.store.sqlite import SQLite
+from django_integration.store.stats import next_due_statement
 from django_integration.store.watermark import Start
 from tests.helpers import wait_for
 
@@ -77,6 +79,8 @@ def test_a_store_at_work_never_reads_the_whole_table(database):
     store.begin_attempt(claimed[0], "me")
     store.renew([message.id for message in claimed], 300, "me")
     store.release([message.id for message in claimed], "me")
+    store.send_now(["no-such-id"])
+    store.cancel(["no-such-id"])
     store.close()
     after = wait_for(lambda: (row := database.execute(counters)[0])[1] > before[1] and row)
     assert after[0] == before[0]
@@ -136,9 +140,42 @@ def _sqlite(database, request, start):
     assert not any(step.startswith("SCAN celery_outbox") for step in steps), steps
 
 
+def test_the_next_due_time_is_one_row_of_an_index(database):
+    """Of 147,456 rows that are not due yet."""
+    sql = next_due_statement(DIALECTS[database.vendor]())
+    if database.vendor == "postgresql":
+        answer = database.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")[0][0]
+        plan = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+        (scan,) = (n for n in nodes(plan) if n.get("Index Name") == "celery_outbox_due")
+        assert "due_at > statement_timestamp()" in scan["Index Cond"]
+        assert (scan["Actual Rows"], scan.get("Rows Removed by Filter", 0)) == (1, 0)
+    elif database.vendor == "mysql":
+        ((*_, kind, _, key, _, _, _, extra),) = database.execute(f"EXPLAIN {sql}")
+        assert (kind, key) == ("range", "celery_outbox_due")
+        assert "filesort" not in extra
+    else:
+        ((*_, step),) = database.execute(f"EXPLAIN QUERY PLAN {sql}")
+        assert re.search(r"INDEX celery_outbox_due \(due_at>\?", step), step
+
+
 def test_counts_stop_at_their_cap(database):
     stats, sample = database.store().stats(), database.store().sample()
     assert stats.capped is True
     assert stats.in_outbox >= 100_000
     assert sample.depth >= 10_000
     assert sample.dead_letters == 1000
+
+
+def test_beyond_the_caps_what_is_scheduled_is_no_backlog(database, monkeypatch):
+    """16,384 rows are due and 147,456 are not: more than the caps of both here."""
+    monkeypatch.setattr("django_integration.store.stats.STATS_CAP", 5_000)
+    monkeypatch.setattr("django_integration.store.stats.SAMPLE_CAP", 5_000)
+    if database.vendor == "postgresql":
+        database.execute("ANALYZE celery_outbox")
+    stats, depth = database.store().stats(), database.store().sample().depth
+    assert stats.capped is True
+    if database.vendor == "postgresql":  # its planner has an estimate of each
+        assert (stats.waiting, depth) == pytest.approx((16_384, 16_384), rel=0.2)
+        assert stats.scheduled == pytest.approx(147_456, rel=0.2)
+    else:
+        assert (stats.waiting, stats.scheduled, depth) == (5_000, 5_000, 5_000)

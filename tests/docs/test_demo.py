@@ -55,15 +55,15 @@ def test_without_any_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "unseen"),
+    ("part", "unseen", "patience"),
     [
-        ("relay", "its task ran"),
-        ("outbox", "wrote a row next to the order"),
-        ("lease", "another worker took over"),
+        ("relay", "its task ran", "12"),
+        ("outbox", "wrote a row next to the order", "12"),
+        ("lease", "another worker took over", "25"),
     ],
 )
-def test_a_broken_part_is_noticed(part: str, unseen: str) -> None:
-    status, said = play(DEMO_BREAK=part, DEMO_PATIENCE="25")
+def test_a_broken_part_is_noticed(part: str, unseen: str, patience: str) -> None:
+    status, said = play(DEMO_BREAK=part, DEMO_PATIENCE=patience)
     assert status == 1
     failed = [line for line in said.splitlines() if "✗" in line]
     assert len(failed) == 1

@@ -15,6 +15,7 @@ from celery_outbox_steps.messages import (
     ClaimedMessage,
     Dead,
     Deferred,
+    Expired,
     Outcome,
     Published,
     Retry,
@@ -34,9 +35,11 @@ RESULTS: dict[str, tuple[Outcome | None, BatchResult]] = {
     "retry": (Retry(MESSAGE, "refused", 1.0), BatchResult(retried=1)),
     "dead": (Dead(MESSAGE, "refused", 5), BatchResult(dead=1)),
     "deferred": (Deferred(MESSAGE, "away", 1.0), BatchResult(deferred=1, outage="away")),
+    "expired": (Expired(MESSAGE), BatchResult(expired=1)),
     "released": (None, BatchResult(released=1)),
     "fenced": (None, BatchResult(fenced=1)),
 }
+OUTCOMES = [name for name, (outcome, _) in RESULTS.items() if outcome is not None]
 
 
 class Names(NamedTuple):
@@ -88,7 +91,7 @@ def test_the_table_has_every_outcome_with_its_metric() -> None:
     said = table()
     assert set(said) == {"enqueued", *RESULTS}
     assert {kind.__name__.lower(): metric for kind, metric in METRIC_OF.items()} == {
-        name: said[name].metric for name in ("published", "retry", "dead", "deferred")
+        name: said[name].metric for name in OUTCOMES
     }
 
 
@@ -102,7 +105,7 @@ def test_the_table_has_every_signal() -> None:
     assert {each.signal for each in table().values()} - {""} == sent
 
 
-@pytest.mark.parametrize("name", ["published", "retry", "dead", "deferred"])
+@pytest.mark.parametrize("name", OUTCOMES)
 def test_an_outcome_sends_the_signal_of_the_table(name: str) -> None:
     known = {name: value for name, value in vars(signals).items() if isinstance(value, Signal)}
     sent: set[str] = set()

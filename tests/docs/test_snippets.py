@@ -8,7 +8,9 @@ for the process.
 
 from __future__ import annotations
 
+import sys
 import uuid
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,13 +42,17 @@ PYTHON = [
 
 
 @pytest.fixture
-def project() -> dict[str, Any]:
+def project(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names that a project has where such a piece is put."""
     from django_integration import OutboxCelery
 
+    module = ModuleType("proj.celery")
+    module.app = app = OutboxCelery("docs", set_as_current=False)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "proj", ModuleType("proj"))
+    monkeypatch.setitem(sys.modules, "proj.celery", module)
     return {
         "__name__": f"snippet_{uuid.uuid4().hex}",
-        "app": OutboxCelery("docs", set_as_current=False),
+        "app": app,
         "shared_task": shared_task,
         "transaction": transaction,
         "INSTALLED_APPS": [],

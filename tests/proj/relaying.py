@@ -24,6 +24,8 @@ def claimed(row: Any) -> ClaimedMessage:
     values = {name: getattr(row, name, 0.0) for name in ClaimedMessage._fields}
     if row.payload is not None:
         values["payload"] = bytes(row.payload)
+    if row.eta is not None:
+        values["eta"] = row.eta.isoformat()
     return ClaimedMessage(**values)
 
 

@@ -30,13 +30,14 @@ OURS = re.compile(
     [A-Z_]+(\.text|\[table\])?                 # constants: tables, columns, states
     | (self|dialect|self\._dialect)\.[a-z_]+   # a dialect's attributes
     | (self|dialect)\.is_state\(([A-Z_]+|part)\)  # a state's condition
-    | (SETTINGS|dialect\.seconds_until)\.format\([a-z_=']+\)
+    | (SETTINGS|dialect\.(seconds_until|iso_text))\.format\([a-z_=']+\)
     | self\._(alive|forgettable|in|sums|until)\(.*\)  # conditions and times of the fleet
     | '.*'\.join\(.*\)                         # placeholders and column names
-    | _(pending_rows|published_before|flag)\(.*\)  # SQL of the same module
+    | _(rows_of|published_before|flag)\(.*\)   # SQL of the same module
     | (columns|values|selected|where|order|table|changes|sql|claimable|free|now|window|condition
       |fence|insert_rows|record|name|limit|rows|text
-      |assignments|from_now|is_gap|others|seen|times)
+      |assignments|from_now|is_gap|others|seen|times
+      |due|eta|is_soon|late|latest_due|named|next_due|notify|soon|unclaimed|until)
     """,
     re.VERBOSE,
 )
@@ -112,6 +113,22 @@ def _bury_and_replay(bench: Bench, name: str) -> None:
     assert len(bench.arrived()) == 1
     assert store.stats().dead_letters == 0
     assert store.purge_dead_letters(which) == 0
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_and_ids_of_calls_for_later(
+    any_database: str, bench_on: Callable[[], Bench], name: str
+) -> None:
+    bench, task_id = bench_on(), f"{name[:200]}-1"
+    safe = bench.call(countdown=600)
+    bench.call(name, task_id=task_id, countdown=60)
+    first, second = bench.store.scheduled()
+    assert second.task_id == safe
+    assert [each.task_id for each in bench.store.scheduled(first.task_name)] == [first.task_id]
+    assert bench.store.scheduled(f"{name}x") == []
+    assert bench.store.send_now([task_id]) == [task_id]
+    assert bench.store.cancel([task_id, f"{name}x"]) == {task_id: True}
+    assert [each.task_id for each in bench.store.scheduled()] == [safe]
 
 
 @pytest.mark.parametrize("vendor", ["postgresql", "mysql"])

@@ -15,6 +15,7 @@ from celery_outbox_steps.messages import (
     ClaimedMessage,
     Dead,
     Deferred,
+    Expired,
     Published,
     Retry,
 )
@@ -24,7 +25,7 @@ from celery_outbox_steps.store import Sample
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROW = ClaimedMessage(1, "id", "task", "[]", "{}", "{}", None, 0, 1, None, None, None, 0.0)
+ROW = ClaimedMessage(1, "id", "task", "[]", "{}", "{}", None, 0, 1, None, None, None, None, 0.0)
 COUNTS = {
     ("messages.published", "shop.ship_order"): 3,
     ("messages.published", "shop.bill_order"): 2,
@@ -91,8 +92,9 @@ def test_every_metric_of_the_catalogue_is_sent_with_its_kind_and_tags_and_no_oth
 
     metrics = Metrics(Meter(Catalogue()))  # type: ignore[arg-type]
     metrics.on_enqueued("default", {"shop.ship_order": 1})
-    outcomes = (Published(ROW), Retry(ROW, "", 1.0), Dead(ROW, "", 1), Deferred(ROW, "", 1.0))
-    metrics.on_batch("default", BatchResult(outcomes, claimed=4, fenced=1))
+    failed = Retry(ROW, "", 1.0), Dead(ROW, "", 1), Deferred(ROW, "", 1.0)
+    outcomes = (Published(ROW), *failed, Expired(ROW))
+    metrics.on_batch("default", BatchResult(outcomes, claimed=5, fenced=1))
     metrics.on_sample("default", Sample(depth=1, dead_letters=0, oldest_pending_seconds=0.0))
     kinds = {"increment": "counter"}
     assert {name: (kinds.get(kind, kind), tags) for name, (kind, tags) in sent.items()} == {

@@ -35,7 +35,7 @@ assert recorders.caller_context() == (None, None, None)
 vendors = {"opentelemetry", "ddtrace", "sentry_sdk", "structlog", "datadog", "prometheus_client"}
 print([name for name in sys.modules if name.split(".")[0] in vendors])
 """
-ROW = ClaimedMessage(1, "id", "task", "[]", "{}", "{}", None, 0, 1, None, None, None, 0.0)
+ROW = ClaimedMessage(1, "id", "task", "[]", "{}", "{}", None, 0, 1, None, None, None, None, 0.0)
 MESSAGE = Message(b"", "", "", {}, {}, None, "", "")
 
 

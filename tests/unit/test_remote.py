@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_outbox_steps.testing import MemoryStore
 from django_integration import OutboxCelery
@@ -53,3 +54,9 @@ def test_a_pause_that_nobody_hears_is_no_error(store: MemoryStore, broker: str, 
 
 def test_other_commands_are_celery_s(store: MemoryStore) -> None:
     assert app_of(store).control.broadcast("ping", reply=True, timeout=0.1) == []
+
+
+def test_a_plain_app_with_this_control_revokes_as_celery_does() -> None:
+    app = Celery("plain", broker="memory://", set_as_current=False)
+    app.control_cls = "celery_outbox_steps.remote:OutboxControl"
+    assert app.control.revoke("some-id", reply=True, timeout=0.1) == []

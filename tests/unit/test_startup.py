@@ -19,6 +19,7 @@ WRONG: dict[str, list[Any]] = {
     "max_backoff": ["1h"], "max_retries": [-1], "stale_timeout": [float("inf")],
     "send_timeout": [True], "shutdown_timeout": [None], "broker_outage_cooldown": [float("nan")],
     "liveness_file": [3], "exclude_tasks": ["a.b"], "require_transaction": ["yes"],
+    "hold": [-1, "1h", True], "hold_retries": [-1, float("inf")],
     "notify": ["no"], "declare": ["no"], "retention": ["1 day"], "dlq_retention": ["forever"],
     "redactor": [3, "json", "json.nothing"],
     "structlog_context_keys": ["request_id"], "metrics": [1, "json", "no.such.sink"],

@@ -9,6 +9,8 @@ import redis
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.acceptance.project.settings")
 
+from django.db import transaction
+
 from celery_outbox_steps import OutboxRelayStep
 from django_integration import OutboxCelery
 
@@ -53,6 +55,29 @@ def enqueue_when_told(self: Any, name: str) -> None:
         client.rpush(f"{prefix}:waiting", self.request.id)
         client.blpop(f"{prefix}:go", timeout=60)
     record.delay(name)
+
+
+@app.task(name="later", bind=True, ignore_result=True)
+def later(self: Any, countdown: float) -> None:
+    """A task that calls another one for later."""
+    record.apply_async(("later",), countdown=countdown)
+    write(self.request.id, "now")
+
+
+@app.task(name="again", bind=True, ignore_result=True)
+def again(self: Any, countdown: float) -> None:
+    """A task that succeeds at its second attempt."""
+    if self.request.retries == 0:
+        raise self.retry(countdown=countdown)
+    write(self.request.id, "again")
+
+
+@app.task(name="die_after_commit", ignore_result=True)
+def die_after_commit(name: str) -> None:
+    """Call a task on commit, and die before a hook could do it."""
+    with transaction.atomic():
+        transaction.on_commit(die)
+        record.delay_on_commit(name)
 
 
 @app.task(name="die", ignore_result=True)

@@ -29,8 +29,9 @@ def test_pages(vendor: str) -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.timeout(600)
-def test_million_rows() -> None:
-    run_cases("million.py", "postgresql")
+@pytest.mark.parametrize("cases", ["million.py", "million_held.py"])
+def test_million_rows(cases: str) -> None:
+    run_cases(cases, "postgresql")
 
 
 @pytest.mark.postgresql

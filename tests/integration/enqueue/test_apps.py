@@ -363,6 +363,7 @@ def test_beat_stores_and_is_not_warned(
     app = make_app(broker="memory://", beat_schedule={
         "by-name": {"task": "beat.unknown", "schedule": 1, "args": (1,)},
         "known": {"task": "enqueue.add", "schedule": 1, "args": (1, 2)},
+        "later": {"task": "beat.later", "schedule": 1, "options": {"countdown": 60}},
     })  # fmt: skip
     service = beat.Service(app, schedule_filename=str(tmp_path / "schedule"))
     from celery import signals
@@ -370,10 +371,11 @@ def test_beat_stores_and_is_not_warned(
     signals.beat_init.send(sender=service)
     scheduler = service.get_scheduler()
     for entry in scheduler.schedule.values():
-        if entry.task in ("beat.unknown", "enqueue.add"):
+        if entry.task in ("beat.unknown", "enqueue.add", "beat.later"):
             scheduler.apply_async(entry, producer=scheduler.producer, advance=False)
     scheduler.close()
-    assert sorted(names()) == ["beat.unknown", "enqueue.add"]
+    assert sorted(names()) == ["beat.later", "beat.unknown", "enqueue.add"]
+    assert [row.task_name for row in rows() if row.eta] == ["beat.later"]
     assert "celery_outbox_not_in_transaction" not in caplog.text
 
 

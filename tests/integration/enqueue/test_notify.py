@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,7 +91,39 @@ def test_it_is_spared_where_another_transaction_has_notified_since(
 
 def row_of(app: Any) -> Any:
     producer, result = app._capture(("another.task",), {})
-    return app.outbox._row("another.task", result.id, producer)
+    return app.outbox._row("another.task", result.id, producer, None)
+
+
+@pytest.mark.parametrize(
+    ("countdown", "told"), [(0.5, 1), (1.1, 1), (1.9, 1), (2.1, 0), (86_400, 0)]
+)
+def test_a_call_for_later_sends_one_if_it_is_due_before_the_relay_looks_again(
+    add: Any, heard: Callable[[], int], interval: Callable[[float], None], countdown: float,
+    told: int,
+) -> None:  # fmt: skip
+    """It looks when it polls, but not twice a second: after up to two seconds."""
+    interval(0)
+    with transaction.atomic():
+        add.apply_async((1,), countdown=countdown)
+        interval(60)
+    assert heard() == told
+
+
+@pytest.mark.parametrize("when", ["countdown", "eta"])
+def test_a_call_for_later_that_commits_late_sends_one_only_if_it_is_due_soon(
+    add: Any, heard: Callable[[], int], interval: Callable[[float], None], when: str
+) -> None:
+    def call(seconds: float) -> None:
+        eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+        with transaction.atomic():
+            add.apply_async((1,), **{when: seconds if when == "countdown" else eta})
+            connection.cursor().execute("SELECT pg_sleep(0.3)")
+
+    interval(0.2)
+    call(3600)
+    assert heard() == 0
+    call(2.2)
+    assert heard() == 1
 
 
 def test_a_rollback_sends_none(

@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from celery import chord, group
 from django.db import connection, transaction
@@ -174,6 +175,16 @@ def test_no_warning_inside_of_a_running_task(app: Any, caplog: pytest.LogCapture
         task.pop_request()
     assert caplog.records == []
     assert len(rows()) == 1
+
+
+def test_celery_call_needs_no_transaction(
+    make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(outbox_require_transaction=True)
+    with click.Context(click.Command("call"), info_name="call"):
+        app.send_task("from.the.command.line")
+    assert len(rows()) == 1
+    assert WARNING not in caplog.text
 
 
 def test_required_transactions_are_required(make_app: Callable[..., Any]) -> None:

@@ -409,6 +409,35 @@ CANVAS = {
 
 CALLS = {**PAYLOADS, **OPTIONS, **ROUTING, **CANVAS}
 
+DELAYS = {
+    name: call
+    for name, call in CALLS.items()
+    if name.startswith(("eta", "countdown", "native delay"))
+} | {
+    name: CALLS[name]
+    for name in ("protocol 1 with times", "utc off", "all by position", "partial arguments",
+                 "group with options", "chord that needs an unlock task")
+} | {
+    "task-sent event of a held call": Call(
+        lambda c: c.add.apply_async((1,), countdown=30),
+        {"task_send_sent_event": True}, taps=(Topic("{prefix}.ev", key="task.#"),), expect=2,
+    ),
+    "pickle with a countdown": options(serializer="pickle", compression="zlib", countdown=30),
+    "signature with an eta": Call(lambda c: c.add.s(1).set(eta=NOW).apply_async()),
+    "chain with a countdown": Call(
+        lambda c: chain(c.add.s(1), c.add.s(2).set(countdown=9)).apply_async(countdown=5)
+    ),
+    "chord with a countdown": Call(
+        lambda c: chord([c.add.s(i) for i in range(3)], c.echo.s()).apply_async(countdown=5),
+        expect=3,
+    ),
+    "by name": Call(lambda c: c.app.send_task("some.where", (1,), countdown=7)),
+    "below a second on quorum queues": Call(
+        lambda c: c.add.apply_async((1,), countdown=0.4), native=True, brokers=RABBITMQ
+    ),
+}  # fmt: skip
+"""The calls that are held, if `outbox_hold` is not None."""
+
 REJECTED = {
     "a set in JSON": echo({1, 2}),
     "an object in JSON": Call(lambda c: c.echo.delay(object())),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -39,6 +40,17 @@ class Frozen:
 
 class Direct(Frozen, Celery):  # type: ignore[misc]
     """Publishes at once."""
+
+
+class Undelayed(Direct):
+    """Publishes at once, what is wanted later as well."""
+
+    def send_task(self, *args: Any, **kwargs: Any) -> Any:
+        named = signature(Celery.send_task).bind(self, *args, **kwargs).arguments
+        options = {**named, **named.get("options", {}), "countdown": None, "eta": None}
+        return super().send_task(
+            **{name: value for name, value in options.items() if name not in ("self", "options")}
+        )
 
 
 class Stored(Frozen, OutboxCelery):  # type: ignore[misc]

@@ -179,7 +179,7 @@ class TestDrain:
     def test_drain_is_json_for_a_machine(self, app):
         app.send_task("operate.task")
         said = json.loads(celery(app, "drain", "--json").output)
-        assert said == {"published": 1, "failed": 0, "dead": 0}
+        assert said == {"published": 1, "failed": 0, "dead": 0, "expired": 0}
 
     def test_with_the_broker_away_it_fails_and_keeps_the_rows(self, app):
         app.conf.broker_url = "amqp://guest:guest@127.0.0.1:1//"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentParser
+from contextlib import closing
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -18,10 +19,15 @@ from django.core.management import CommandError, call_command
 
 import django_integration.management.commands as package
 from celery_outbox_steps.cli import outbox
+from celery_outbox_steps.messages import Deferred
 from django_integration.models import CeleryOutboxDeadLetter
+from django_integration.store import DjangoStore
 
 TWINS = {
     "status": "celery_outbox_stats",
+    "scheduled": "celery_outbox_scheduled",
+    "cancel": "celery_outbox_cancel",
+    "send-now": "celery_outbox_send_now",
     "drain": "celery_outbox_drain",
     "replay": "celery_outbox_replay_dead_letter",
     "purge": "celery_outbox_purge",
@@ -30,6 +36,9 @@ RUNS = [
     ("status",),
     ("status", "--json"),
     ("status", "--format", "json", "--top", "1"),
+    ("scheduled",),
+    ("scheduled", "--json", "--limit", "1"),
+    ("scheduled", "--task-name", "no.*"),
     ("drain",),
     ("drain", "--json"),
     ("replay", "--all", "--dry-run"),
@@ -50,6 +59,9 @@ REFUSALS = [
     ("purge", "--dead-older-than", "soon"),
     ("status", "--format", "xml"),
     ("status", "--no-such-option"),
+    ("cancel",),
+    ("send-now", "--json"),
+    ("scheduled", "--limit", "none"),
 ]
 
 
@@ -98,8 +110,12 @@ def test_twins_have_the_same_arguments_and_help(name: str) -> None:
 def test_twins_have_the_same_defaults(name: str) -> None:
     command, parser = command_of(name), ArgumentParser(add_help=False)
     command.add_arguments(parser)
-    of_twin = outbox.commands[name].make_context(name, []).params
-    given = vars(parser.parse_args([]))
+    needed = ["an-id" for param in outbox.commands[name].params if param.required]
+    of_twin = outbox.commands[name].make_context(name, list(needed)).params
+    given = vars(parser.parse_args(needed))
+    of_twin = {
+        key: list(each) if isinstance(each, tuple) else each for key, each in of_twin.items()
+    }
     assert {key: value or None for key, value in given.items()} == {
         key: value or None for key, value in of_twin.items()
     }
@@ -114,6 +130,44 @@ def test_twins_print_the_same(app: Any, bury: Any, arguments: tuple[str, ...]) -
     assert other == one.output
     assert ("--json" not in rest) or json.loads(other) is not None
     assert CeleryOutboxDeadLetter.objects.count() == 2
+
+
+def test_the_list_of_what_is_scheduled_shows_arguments_and_says_if_there_is_more(app: Any) -> None:
+    for number in range(3):
+        app.send_task("some.where", [number], {"by": "x" * 300}, countdown=60 + number)
+    two = celery(app, "scheduled", "--limit", "2")
+    assert [line.split("some.where ")[1][:3] for line in two.stdout.splitlines()] == ["[0]", "[1]"]
+    assert two.stderr == "There are more than these 2: use a larger --limit.\n"
+    three = celery(app, "scheduled", "--limit", "3", "--json")
+    assert [(len(each["args"]), len(each["kwargs"])) for each in json.loads(three.stdout)] == [
+        (3, 200)
+    ] * 3
+    assert three.stderr == ""
+    assert "wildcards" in celery(app, "scheduled", "--task-name", "where").stdout
+
+
+@pytest.mark.parametrize("name", ["cancel", "send-now"])
+def test_twins_change_what_waits_and_fail_for_what_does_not(app: Any, name: str) -> None:
+    ids = [app.send_task("some.where", countdown=60).id for _ in range(2)]
+    one = celery(app, name, ids[0], "gone", "--json")
+    assert one.exit_code == 1
+    done = "cancelled" if name == "cancel" else "due_now"
+    assert json.loads(one.output) == {ids[0]: done, "gone": "not_waiting"}
+    assert celery(app, "scheduled", "--json").output.count("some.where") == 1
+    with pytest.raises(SystemExit):
+        manage(name, "gone")
+    assert ids[1] in manage(name, ids[1])
+    assert celery(app, "scheduled").output == "nothing is scheduled\n"
+
+
+def test_a_cancelled_call_that_was_attempted_may_have_left(app: Any) -> None:
+    task_id = app.send_task("some.where").id
+    with closing(DjangoStore("default")) as store:
+        (message,) = store.claim(1, 60, "relay")
+        store.settle([Deferred(message, "interrupted", 60)], "relay")
+    cancelled = celery(app, "cancel", task_id)
+    assert cancelled.exit_code == 0
+    assert "may have left" in cancelled.output
 
 
 @pytest.mark.parametrize("arguments", REFUSALS, ids=" ".join)

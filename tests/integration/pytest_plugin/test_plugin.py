@@ -170,6 +170,8 @@ def broken():
     )
     (project.path / "test_tasks.py").write_text(
         """
+from datetime import datetime, timedelta
+
 import pytest
 
 from proj.celery import app
@@ -179,6 +181,19 @@ from shop import tasks
 def test_a_retry_runs_at_once(drain_outbox):
     tasks.flaky.delay()
     assert drain_outbox()[0].get() == 2
+
+
+def test_what_expires_before_it_is_due_is_dropped(drain_outbox, outbox):
+    tasks.note.apply_async([1], countdown=100, expires=50)
+    tasks.note.apply_async([2], countdown=100, expires=150)
+    assert [each.get() for each in drain_outbox(until=timedelta(hours=1))] == [[2]]
+    assert not outbox
+
+
+@pytest.mark.parametrize("until", [60, "tomorrow", datetime(2031, 5, 6)])
+def test_until_is_a_time(drain_outbox, until):
+    with pytest.raises(TypeError, match="timedelta, or a datetime with a time zone"):
+        drain_outbox(until=until)
 
 
 def test_a_task_that_calls_itself_is_found_out(drain_outbox):
@@ -228,7 +243,7 @@ def test_whatever_the_message_is_made_of(outbox, assert_task_sent, options):
     assert (call.expires is not None) == ("expires" in options)
 """
     )
-    run("test_tasks.py").assert_outcomes(passed=12)
+    run("test_tasks.py").assert_outcomes(passed=16)
 
 
 @pytest.mark.postgresql

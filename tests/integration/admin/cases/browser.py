@@ -21,6 +21,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from celery_outbox_steps.fleet import PAUSED, STANDING_BY, UNABLE_SECONDS, WAITING_FOR_BROKER
+from django_integration.admin import charts
 from django_integration.models import (
     CeleryOutbox,
     CeleryOutboxDeadLetter,
@@ -354,6 +355,58 @@ def test_charts_are_drawn_and_described(browser: Browser) -> None:
     assert all(bar.rect["height"] > 5 for bar in tall)
 
 
+def busy_calendar() -> None:
+    """Calls for the next days, fewer from day to day."""
+    chance = random.Random(2)
+    minutes = [chance.uniform(1, 60) for _ in range(20)]
+    minutes += [chance.triangular(60, 1440, 700) for _ in range(70)]
+    minutes += [1440 * (day + chance.random()) for day in range(1, 7) for _ in range(60 - 8 * day)]
+    for number, each in enumerate(minutes):
+        wanted, since = ahead(minutes=each), ago(minutes=chance.triangular(0, 1200, 0))
+        task = "shop.tasks.send_invoice" if number % 4 == 0 else "shop.tasks.send_reminder"
+        scheduled(eta=wanted, due_at=wanted, created_at=since, task_name=task)
+    relay("worker-1", rate=0.4)
+
+
+def test_what_is_scheduled_in_light_dark_and_narrow(browser: Browser) -> None:
+    busy_calendar()
+    browser.log_in(person(superuser=True))
+    colours = set()
+    for name, look in {
+        "admin-scheduled": {}, "admin-scheduled-dark": {"dark": True},
+        "admin-scheduled-narrow": {"size": NARROW},
+    }.items():  # fmt: skip
+        browser.settings(**look)
+        browser.open(OUTBOX, "?state=scheduled")
+        browser.picture(name)
+        shown = browser.all(".outbox-panel-scheduled .outbox-chart")
+        assert [chart.text.split("\n")[0] for chart in shown] == [
+            "Next hour", "Next 24 hours", "Next 7 days",
+        ]  # fmt: skip
+        assert all(chart.rect["width"] >= 150 for chart in shown)
+        colours.add(browser.find(".outbox-bar-scheduled").value_of_css_property("fill"))
+        _nothing_sticks_out(browser)
+    assert len(colours) == 2  # light and dark
+
+
+def test_what_was_not_counted_is_shaded_at_the_far_end(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "ROWS_READ", 2)
+    for minutes in (5.5, 20.5, 40.5):
+        scheduled(due_at=ahead(minutes=minutes))
+    browser.log_in(person(superuser=True))
+    for name, look in {"shaded-light": {}, "shaded-dark": {"dark": True}}.items():
+        browser.settings(**look)
+        browser.open(OUTBOX)
+        browser.picture(name)
+        hour = browser.find(".outbox-panel-scheduled svg")
+        shade = hour.find_element(By.CSS_SELECTOR, ".outbox-unknown")
+        end = hour.rect["x"] + hour.rect["width"] / 3
+        assert shade.rect["x"] == pytest.approx(end, abs=2)
+        assert shade.rect["width"] == pytest.approx(hour.rect["width"] * 2 / 3, abs=2)
+
+
 def test_filter_and_search(browser: Browser) -> None:
     failing, other = backing_off(), waiting(task_name="shop.tasks.send_receipt")
     browser.log_in(person(superuser=True))
@@ -386,6 +439,25 @@ def test_retry_now_from_the_list_to_the_log(browser: Browser) -> None:
     assert CeleryOutbox.objects.get(pk=held.pk).due_at == held.due_at
     browser.open("admin:celery_outbox_celeryoutbox_history", args=[row.pk])
     assert "Retry now." in browser.text
+
+
+def test_send_now_and_cancel_from_the_list_to_the_log(browser: Browser) -> None:
+    sent, cancelled, due = scheduled(eta=ahead(hours=1)), scheduled(), waiting()
+    browser.log_in(person(superuser=True))
+    browser.open(OUTBOX)
+    browser.choose("Send now", sent, due)
+    assert "1 of those chosen will be left alone" in browser.text
+    browser.confirm()
+    assert "Due now: 1." in browser.text
+    assert CeleryOutbox.objects.get(pk=sent.pk).due_at < sent.due_at
+    browser.choose("Cancel", cancelled, due)
+    assert "can't be undone" in browser.text
+    browser.confirm()
+    assert "Cancelled: 1." in browser.text
+    assert browser.all(".outbox-panel-scheduled") == []
+    assert set(CeleryOutbox.objects.all()) == {sent, due}
+    browser.open("admin:celery_outbox_celeryoutbox_history", args=[sent.pk])
+    assert "Send now." in browser.text
 
 
 def test_go_back_does_nothing(browser: Browser) -> None:

@@ -31,6 +31,8 @@ ROWS = 1_000_000
 DEAD_ROWS = 120_000
 BOUND = WINDOW + 2
 """Rows that one statement may read: the window, and the one behind it."""
+MOST_READS = 18
+"""Statements of one page."""
 TABLES = ("celery_outbox", "celery_outbox_dead_letter")
 SHARED = "task_id, task_name, args, kwargs, options, created_at, retries, schema_version"
 CONTENT = """
@@ -117,6 +119,22 @@ def rows_read(sql: str, planner: str) -> tuple[float, dict[str, Any]]:
     ), plan
 
 
+def reads_are_bounded(page: str, query: dict[str, str], explained: set[str]) -> Any:
+    """Open a page, and look at its statements, but for those that were looked at already."""
+    client = client_of(person(superuser=True))
+    with CaptureQueriesContext(connection) as captured:
+        response = client.get(reverse(page), query)
+    assert response.status_code == 200
+    assert len(reads(captured)) <= MOST_READS
+    for sql, planner in under_planner(captured):
+        if sql in explained:
+            continue
+        explained.add(sql)
+        read, plan = rows_read(sql, planner)
+        assert read <= BOUND, (sql, json.dumps(plan, indent=1))
+    return response
+
+
 PAGES = {
     "all": (OUTBOX, {}),
     "last page": (OUTBOX, {"p": str(REACH // 50)}),
@@ -139,18 +157,7 @@ PAGES = {
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", PAGES)
 def test_every_statement_reads_a_bounded_number_of_rows(name: str, explained: set[str]) -> None:
-    page, query = PAGES[name]
-    client = client_of(person(superuser=True))
-    with CaptureQueriesContext(connection) as captured:
-        response = client.get(reverse(page), query)
-    assert response.status_code == 200
-    assert len(reads(captured)) <= 16
-    for sql, planner in under_planner(captured):
-        if sql in explained:
-            continue
-        explained.add(sql)
-        read, plan = rows_read(sql, planner)
-        assert read <= BOUND, (sql, json.dumps(plan, indent=1))
+    reads_are_bounded(*PAGES[name], explained)
 
 
 @pytest.mark.django_db
@@ -169,7 +176,7 @@ def test_counts_are_estimates() -> None:
 def test_failing_rows_are_seen_behind_a_backlog() -> None:
     found = client_of(person(superuser=True)).get(reverse(OUTBOX)).context["summary"]
     tiles = {tile.name: tile.value for tile in found.tiles}
-    assert tiles["Failing"] == "100,000+"
+    assert tiles["Failing"] == "50,000+"
     assert found.failing[0]["last_error"] == "NotFound: no exchange"
 
 
