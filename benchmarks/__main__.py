@@ -1,8 +1,12 @@
-"""`python -m benchmarks [--quick] [--only enqueue,relay] [--output FOLDER]`: see `make bench`."""
+"""`python -m benchmarks [--quick] [--only enqueue,relay] [--keep] [--output FOLDER]`: `make bench`.
+
+`--keep` measures the sections of `--only` and leaves those that the report has beside them.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -14,12 +18,13 @@ from typing import TYPE_CHECKING
 from benchmarks.environment import Environment, say
 from benchmarks.plan import FULL, QUICK
 from benchmarks.processes import ROOT, ContenderError
+from benchmarks.results import Results
 
 if TYPE_CHECKING:
     from benchmarks.plan import Plan
 
 DOCS = ROOT / "docs/benchmarks"
-SECTIONS = ("enqueue", "relay", "latency", "growth", "cost", "profile")
+SECTIONS = ("enqueue", "relay", "latency", "growth", "cost", "profile", "held")
 
 
 def main() -> int:
@@ -27,15 +32,21 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes, one repetition")
     parser.add_argument("--only", default=",".join(SECTIONS), help=f"some of {','.join(SECTIONS)}")
     parser.add_argument("--output", type=Path, help="folder of the report")
+    parser.add_argument("--keep", action="store_true", help="keep the report's other sections")
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
     names = [name for name in SECTIONS if name in options.only.split(",")]
-    default = ROOT / "build/benchmarks" if options.quick else DOCS
+    folder = options.output or (ROOT / "build/benchmarks" if options.quick else DOCS)
+    kept = Results(plan.name, {})
+    if options.keep:
+        kept = Results.from_json(json.loads((folder / "results.json").read_text()))
+        if kept.plan != plan.name:
+            parser.error(f"{folder} has the report of a {kept.plan} run")
     with Environment() as environment:
-        return run(environment, plan, names, options.output or default)
+        return run(environment, plan, names, folder, kept)
 
 
-def run(environment: Environment, plan: Plan, names: list[str], folder: Path) -> int:
+def run(environment: Environment, plan: Plan, names: list[str], folder: Path, kept: Results) -> int:
     """Measure, write the report and print which budgets hold; a missed one is no failure."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.project.settings"
     import django
@@ -45,7 +56,6 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path) ->
 
     from benchmarks import brokers, machine, report, summary
     from benchmarks.budgets import budgets
-    from benchmarks.results import Results
     from benchmarks.sections import Bench
     from benchmarks.versus import comparisons
 
@@ -66,8 +76,9 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path) ->
         for broker in bench.brokers.values():
             with suppress(Exception):
                 broker.delete()
-        judged = budgets(bench.results, plan)
-        report.write(folder, bench.results, judged, comparisons(bench.results, plan))
+        results = kept.updated(bench.results) if kept.sections else bench.results
+        judged = budgets(results, plan)
+        report.write(folder, results, judged, comparisons(results, plan))
     if folder == DOCS and names == list(SECTIONS) and not bench.results.incomplete:
         summary.update(ROOT / "README.md", bench.results, plan)
     say(f"{(time.monotonic() - began) / 60:.1f} minutes; the report is {folder / 'index.md'}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.sections import cost, enqueue, growth, latency, relay
+from benchmarks.sections import cost, enqueue, growth, held, latency, relay
 
 if TYPE_CHECKING:
     from benchmarks.plan import Plan
@@ -49,6 +49,7 @@ def budgets(results: Results, plan: Plan) -> list[Budget]:
 
     parked = growth.parked_name(growth.OURS, plan.parked)
     steady = latency.contender(latency.OURS, 200)
+    held_rows = held.held_name(plan.held[0])
     return [
         Budget("Enqueue, one call in an open transaction, against `apply_async` to RabbitMQ", 1.0,
                True, TIMES, times("enqueue", enqueue.SINGLE, enqueue.DIRECT, "call")),
@@ -69,4 +70,10 @@ def budgets(results: Results, plan: Plan) -> list[Budget]:
                True, "ms", value("latency", steady, "p99")),
         Budget("A worker's task throughput with an idle relay, against none", 0.97,
                False, TIMES, times("tasks", cost.WITH_IDLE, cost.WITHOUT, "rate")),
+        Budget("Due time of a held call to consumer on PostgreSQL, p50", 20,
+               True, "ms", value("held_lateness", held.contender(), "p50")),
+        Budget("Due time of a held call to consumer on PostgreSQL, p99", 100,
+               True, "ms", value("held_lateness", held.contender(), "p99")),
+        Budget(f"Relay with {held_rows} besides the due ones, against none", 0.95,
+               False, TIMES, times("held_rate", held_rows, held.NONE_HELD, "rate")),
     ]  # fmt: skip

@@ -26,7 +26,7 @@ class Plan:
     latency_seconds: float
     latency_rounds: int
     latency_elsewhere: bool
-    """Latency on MariaDB and SQLite as well."""
+    """Latency, and lateness of held calls, on MariaDB and SQLite as well."""
     backlogs: tuple[int, ...]
     parked: tuple[int, int]
     """Rows that back off, and rows that are due."""
@@ -39,6 +39,16 @@ class Plan:
     tasks: int
     """Cost: tasks that a worker consumes with and without a relay."""
     task_rounds: int
+    held_calls: int
+    held_seconds: float
+    """Held: from the first due time to the last."""
+    held_workers: tuple[int, ...]
+    held_rounds: int
+    held: tuple[int, int]
+    """Rows that are held, and rows that are due."""
+    held_messages: int
+    held_rate_rounds: int
+    """More than of others: the budget is near 1."""
 
 
 FULL = Plan(
@@ -61,6 +71,13 @@ FULL = Plan(
     idle_seconds=10,
     tasks=4_000,
     task_rounds=9,
+    held_calls=1_000,
+    held_seconds=60,
+    held_workers=(1, 2),
+    held_rounds=3,
+    held=(1_000_000, 100_000),
+    held_messages=30_000,
+    held_rate_rounds=9,
 )
 
 QUICK = Plan(
@@ -83,4 +100,11 @@ QUICK = Plan(
     idle_seconds=2,
     tasks=1_000,
     task_rounds=1,
+    held_calls=100,
+    held_seconds=6,
+    held_workers=(1,),
+    held_rounds=1,
+    held=(30_000, 3_000),
+    held_messages=2_000,
+    held_rate_rounds=1,
 )

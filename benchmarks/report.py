@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import plots
 from benchmarks.results import number
@@ -132,6 +132,9 @@ def _section(section: Section) -> Iterator[str]:
         yield f"| {contender} | {' | '.join(cells)} |"
     yield ""
     yield f"Rounds: {_rounds(section)}."
+    if section.apart:
+        facts = "; ".join(f"{name} {text}" for name, text in _facts(section.apart))
+        yield f"Measured apart from the rest, with what differs from the table at the end: {facts}."
 
 
 def _rounds(section: Section) -> int:
@@ -139,20 +142,24 @@ def _rounds(section: Section) -> int:
 
 
 def _machine(results: Results) -> Iterator[str]:
-    machine = results.machine
     yield ""
     yield "## The machine"
     yield ""
     yield "| | |"
     yield "|---|---|"
-    for name, fact in machine.items():
-        text = ", ".join(f"{k} {v}" for k, v in fact.items()) if isinstance(fact, dict) else fact
-        yield f"| {name.replace('_', ' ')} | {text} |"
+    for name, text in _facts(results.machine):
+        yield f"| {name} | {text} |"
     loads = ", ".join(f"{name} {load}" for name, load in results.loads.items())
     yield f"| load average at the start of | {loads} |"
     yield ""
     yield "All of it ran on this one machine: callers, databases, brokers, workers and observers "
     yield "share its cores. Every value of every round is in [results.json](results.json)."
+
+
+def _facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, fact in machine.items():
+        text = ", ".join(f"{k} {v}" for k, v in fact.items()) if isinstance(fact, dict) else fact
+        yield name.replace("_", " "), text
 
 
 def _spread(spread: Spread | None) -> str:

@@ -7,7 +7,7 @@ the median taken: a slow minute of the machine then affects both sides of it.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -36,6 +36,8 @@ class Section:
     """The metric that is plotted."""
     reference: str = ""
     """The contender that the others are compared with."""
+    apart: dict[str, Any] = field(default_factory=dict)
+    """If it was not measured in the report's run: what differed about the machine, and when."""
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def add(self, contender: str, **metrics: float) -> None:
@@ -74,18 +76,28 @@ class Results:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Results:
-        """What a report holds, without the texts."""
-        sections = {
-            name: Section(name, "", "", found["units"], values=found["values"])
-            for name, found in data["sections"].items()
-        }
-        return cls(data["plan"], data["machine"], sections)
+        """What a report holds."""
+        sections = {name: Section(**found) for name, found in data["sections"].items()}
+        loads = data["load_average_at_start_of"]
+        return cls(data["plan"], data["machine"], sections, loads, data["incomplete"])
+
+    def updated(self, newer: Results) -> Results:
+        """These results, with the sections of a newer run in place of their own."""
+        apart = _difference(newer.machine, self.machine)
+        for section in newer.sections.values():
+            section.apart = apart
+        incomplete = [name for name in self.incomplete if name not in newer.loads]
+        return Results(
+            self.plan,
+            self.machine,
+            self.sections | newer.sections,
+            self.loads | newer.loads,
+            incomplete + newer.incomplete,
+        )
 
     def as_json(self) -> dict[str, Any]:
-        sections = {
-            name: {"units": section.units, "values": section.values}
-            for name, section in self.sections.items()
-        }
+        """With the texts: a section that is kept is described as it was when it was measured."""
+        sections = {name: asdict(section) for name, section in self.sections.items()}
         return {
             "plan": self.plan,
             "machine": self.machine,
@@ -93,6 +105,19 @@ class Results:
             "incomplete": self.incomplete,
             "sections": sections,
         }
+
+
+def _difference(facts: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """The facts that are not the same in `others`."""
+    found = {}
+    for name, fact in facts.items():
+        other = others.get(name)
+        if isinstance(fact, dict) and isinstance(other, dict):
+            fact = _difference(fact, other)  # noqa: PLW2901  of these facts, too, only some
+            other = {}
+        if fact != other:
+            found[name] = fact
+    return found
 
 
 def number(value: float) -> str:

@@ -55,11 +55,13 @@ class Table:
         else:
             self.execute("TRUNCATE TABLE celery_outbox")
 
-    def fill(self, count: int, payload: int = 100, *, parked: int = 0) -> None:
-        """Add `count` due rows and `parked` ones that back off; all appear at the same moment."""
+    def fill(self, count: int, payload: int = 100, *, parked: int = 0, held: int = 0) -> None:
+        """Add `count` due rows, `parked` ones that back off and `held` ones; all appear at the same
+        moment."""
         self.have_templates(payload)
         with transaction.atomic(self.where):
             self._copy(payload, parked, self._parking())
+            self._copy(payload, held, self._holding())
             self._copy(payload, count, self._dating(count))
             if self.vendor == "postgresql":
                 self.execute("ANALYZE celery_outbox")
@@ -67,6 +69,8 @@ class Table:
 
     def top_up(self, count: int) -> None:
         """Refill to `count` due rows after a measurement, and remove the dead ones."""
+        if self.side == "ours":
+            self._forget_relays()
         due = "due_at <= now()" if self.side == "ours" else "retry_after IS NULL"
         (there,) = self.execute(f"SELECT count(*) FROM celery_outbox WHERE {due}")[0]
         if there < count:
@@ -113,6 +117,12 @@ class Table:
         self.reset()
         self._payloads.add(payload)
 
+    def _forget_relays(self) -> None:
+        """Remove what a killed relay leaves: its slot, which the next one would wait for, and rows
+        in its name, which the next one would publish one by one once their lease has ended."""
+        self.execute("DELETE FROM celery_outbox_relay")
+        self.execute("DELETE FROM celery_outbox WHERE claimed_by IS NOT NULL")
+
     def _copy(self, payload: int, count: int, changed: dict[str, str]) -> None:
         names = [name for name in self._columns(payload) if name != "id"]
         values = [changed.get(name, name) for name in names]
@@ -139,6 +149,11 @@ class Table:
         if self.side == "ours":
             return {"due_at": later, "updated_at": now, "retries": "1"}
         return {"retry_after": later, "updated_at": now, "retries": "1"}
+
+    def _holding(self) -> dict[str, str]:
+        """What a call with a countdown of an hour stores; only our table knows such rows."""
+        later = DATED[self.vendor].format(3600)
+        return {"due_at": later, "eta": later}
 
 
 def _wait(done: Callable[[], bool], problem: str) -> None:

@@ -63,11 +63,14 @@ def insertion(task: Any) -> tuple[str, list[Any]]:
     from django.db import connection
 
     from django_integration.enqueue import rows
+    from django_integration.schema import CALL_COLUMNS
 
     task.delay(0, PAYLOAD)
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {', '.join(rows.Row._fields)} FROM celery_outbox LIMIT 1")
-        return rows._insertion("postgresql", [rows.Row(*cursor.fetchone())], notify=False)
+        cursor.execute(f"SELECT {', '.join(CALL_COLUMNS)} FROM celery_outbox LIMIT 1")
+        return rows._insertion(
+            "postgresql", [rows.Row(*cursor.fetchone())], notify=False, soon=None
+        )
 
 
 FORMS = {

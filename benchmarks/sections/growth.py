@@ -6,7 +6,7 @@ Backlogs have a database each, filled once (`table.py`) and refilled between rou
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.results import Section
 from benchmarks.sections import Contender, our_workers, the_peer
@@ -38,6 +38,14 @@ DATABASES = """\
 Messages per second to RabbitMQ, confirmed, from each database, with one worker."""
 
 
+class Backlog(NamedTuple):
+    """A table with this number of due rows, and the relay that works on it."""
+
+    name: str
+    due: int
+    relay: Contender
+
+
 def run(bench: Bench) -> None:
     backlog(bench)
     snapshot(bench)
@@ -59,30 +67,36 @@ def backlog(bench: Bench) -> None:
     bench.results.sections["backlog"] = section
     cases = _backlogs(bench)
     for _ in range(plan.growth_rounds):
-        for name, due, relay in cases:
-            if relay.table:
-                relay.table.top_up(due)
-            section.add(name, rate=relay.run_on_backlog(min(plan.growth_messages, due)).rate)
+        run_round(section, cases, plan.growth_messages)
 
 
-def _backlogs(bench: Bench) -> list[tuple[str, int, Contender]]:
+def run_round(section: Section, cases: list[Backlog], messages: int) -> None:
+    """Refill each table, and measure how fast its relay publishes the first messages."""
+    for name, due, relay in cases:
+        if relay.table:
+            relay.table.top_up(due)
+        section.add(name, rate=relay.run_on_backlog(min(messages, due)).rate)
+
+
+def _backlogs(bench: Bench) -> list[Backlog]:
     rabbitmq = bench.brokers["rabbitmq"]
     parked, due = bench.plan.parked
     cases = []
     for count in bench.plan.backlogs:
         table = bench.table(name=f"outbox_bench_{count}")
         table.fill(count)
-        cases.append((f"{OURS}, {count:,} rows", count, our_workers(rabbitmq, table)))
+        cases.append(Backlog(f"{OURS}, {count:,} rows", count, our_workers(rabbitmq, table)))
     table = bench.table(name="outbox_bench_parked")
     table.fill(due, parked=parked)
-    cases.append((parked_name(OURS, bench.plan.parked), due, our_workers(rabbitmq, table)))
+    cases.append(Backlog(parked_name(OURS, bench.plan.parked), due, our_workers(rabbitmq, table)))
     smallest, peer = min(bench.plan.backlogs), bench.peer_table("outbox_bench_peer_small")
     peer.fill(smallest)
-    cases.append((f"{PEER}, {smallest:,} rows", smallest, the_peer(rabbitmq, peer, "confirmed")))
+    relay = the_peer(rabbitmq, peer, "confirmed")
+    cases.append(Backlog(f"{PEER}, {smallest:,} rows", smallest, relay))
     peer = bench.peer_table("outbox_bench_peer_parked")
     peer.fill(due, parked=parked)
     relay = the_peer(rabbitmq, peer, "confirmed")
-    cases.append((parked_name(PEER, bench.plan.parked), due, relay))
+    cases.append(Backlog(parked_name(PEER, bench.plan.parked), due, relay))
     return cases
 
 

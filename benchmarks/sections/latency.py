@@ -95,11 +95,11 @@ def _measure(bench: Bench, case: Case) -> dict[str, float]:
         achieved = float(producer.ask(f"{case.rate} {seconds} {together}"))
         time.sleep(1.5)  # a relay that polls once a second must have had its turn
         consumer.ask("report")
-        steady = _after_lead_in(_read(committed))
-        return _percentiles(steady, _read(arrived)) | {"achieved": achieved}
+        steady = _after_lead_in(read_times(committed))
+        return percentiles(waits(steady, read_times(arrived))) | {"achieved": achieved}
 
 
-def _read(path: Path) -> dict[str, float]:
+def read_times(path: Path) -> dict[str, float]:
     pairs = (line.split() for line in path.read_text().splitlines())
     return {name: float(at) for name, at in pairs}
 
@@ -109,9 +109,12 @@ def _after_lead_in(committed: dict[str, float]) -> dict[str, float]:
     return {name: at for name, at in committed.items() if at >= start}
 
 
-def _percentiles(committed: dict[str, float], arrived: dict[str, float]) -> dict[str, float]:
+def waits(begun: dict[str, float], arrived: dict[str, float]) -> list[float]:
     """In milliseconds. A message that never arrived counts as arrived at the end of the run."""
-    end = max([*arrived.values(), *committed.values()])
-    waits = [(arrived.get(name, end) - at) * 1000 for name, at in committed.items()]
-    percent = quantiles(waits, n=100, method="inclusive")
+    end = max([*arrived.values(), *begun.values()])
+    return [(arrived.get(name, end) - at) * 1000 for name, at in begun.items()]
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    percent = quantiles(values, n=100, method="inclusive")
     return {"p50": percent[49], "p95": percent[94], "p99": percent[98]}
