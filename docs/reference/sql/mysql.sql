@@ -11,6 +11,31 @@ INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, r
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0, 1),
     (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0, 1);
 
+-- enqueue one, held: A call with an eta or a countdown: due later.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    eta, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    COALESCE(GREATEST(UTC_TIMESTAMP(6), COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND)), UTC_TIMESTAMP(6)),
+    COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND), 0, 1);
+
+-- enqueue many, held: Calls of which at least one is due later, here two.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    eta, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    COALESCE(GREATEST(UTC_TIMESTAMP(6), COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND)), UTC_TIMESTAMP(6)),
+    COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND), 0, 1), (%s, %s, %s, %s, %s,
+    %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), COALESCE(GREATEST(UTC_TIMESTAMP(6),
+    COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND)), UTC_TIMESTAMP(6)),
+    COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND), 0, 1);
+
 -- open session: The first statements of a relay's session.
 SET SESSION lock_wait_timeout = LEAST(@@lock_wait_timeout, 20);
 
@@ -23,7 +48,9 @@ SELECT due_at, LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    DATE_FORMAT(eta, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
     TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0,
+    COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0),
     updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) > %s
 FROM celery_outbox FORCE INDEX (celery_outbox_due)
@@ -47,7 +74,9 @@ SELECT due_at, LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    DATE_FORMAT(eta, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
     TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0,
+    COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0),
     updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) > %s
 FROM celery_outbox FORCE INDEX (celery_outbox_due)
@@ -73,7 +102,9 @@ SELECT due_at, LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    DATE_FORMAT(eta, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
     TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0,
+    COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0),
     updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) > %s
 FROM celery_outbox FORCE INDEX (celery_outbox_due)
@@ -97,7 +128,9 @@ SELECT due_at, LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    DATE_FORMAT(eta, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
     TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0,
+    COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0),
     updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) > %s
 FROM celery_outbox FORCE INDEX (celery_outbox_due)
@@ -124,7 +157,9 @@ SELECT due_at, LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    DATE_FORMAT(eta, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
     TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0,
+    COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0),
     updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) > %s
 FROM celery_outbox FORCE INDEX (celery_outbox_due)
@@ -191,15 +226,24 @@ COMMIT;
 -- settle dead: Move to the dead letters.
 BEGIN;
 INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
-    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
     created_at, schema_version, retries, dead_at, failure_reason)
 SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
-    sentry_trace_id, sentry_baggage, structlog_context, created_at, schema_version, %s,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, created_at, schema_version, %s,
     UTC_TIMESTAMP(6), %s
 FROM celery_outbox FORCE INDEX (PRIMARY)
 WHERE id IN (%s, %s)
   AND claimed_by = %s
 FOR UPDATE;
+DELETE target
+FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
+STRAIGHT_JOIN celery_outbox AS target FORCE INDEX (PRIMARY)
+WHERE target.id = chosen.id
+  AND claimed_by = %s;
+COMMIT;
+
+-- settle expired: Delete held calls that expired.
+BEGIN;
 DELETE target
 FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
 STRAIGHT_JOIN celery_outbox AS target FORCE INDEX (PRIMARY)
@@ -222,6 +266,92 @@ UPDATE celery_outbox FORCE INDEX (PRIMARY)
 SET claimed_by = NULL, claimed_until = NULL
 WHERE id IN (%s, %s)
   AND claimed_by = %s;
+
+-- next due: After a claim that found nothing: how long to wait.
+SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0
+FROM celery_outbox FORCE INDEX (celery_outbox_due)
+WHERE due_at > UTC_TIMESTAMP(6)
+ORDER BY due_at, id
+LIMIT 1;
+
+-- list scheduled: `celery outbox scheduled`.
+SELECT task_id, task_name, DATE_FORMAT(due_at, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
+    TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0,
+    substr(coalesce(redacted_args, args), 1, %s),
+    substr(coalesce(redacted_kwargs, kwargs), 1, %s)
+FROM celery_outbox FORCE INDEX (celery_outbox_due)
+WHERE due_at > UTC_TIMESTAMP(6)
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+  AND (updated_at IS NULL OR eta > UTC_TIMESTAMP(6))
+  AND CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'
+ORDER BY due_at, id
+LIMIT %s;
+
+-- reschedule: `app.outbox.reschedule()`, in the caller's transaction.
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox FORCE INDEX (celery_outbox_task_id)
+WHERE task_id IN (%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6));
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+ORDER BY id
+FOR UPDATE;
+UPDATE celery_outbox FORCE INDEX (PRIMARY)
+SET eta = COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND),
+    due_at = COALESCE(GREATEST(UTC_TIMESTAMP(6), COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND)), UTC_TIMESTAMP(6))
+WHERE id IN (%s);
+SELECT options,
+    COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0)
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id IN (%s);
+COMMIT;
+
+-- send now: `celery outbox send-now` and `app.outbox.send_now()`.
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox FORCE INDEX (celery_outbox_task_id)
+WHERE task_id IN (%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6));
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+ORDER BY id
+FOR UPDATE;
+UPDATE celery_outbox FORCE INDEX (PRIMARY)
+SET eta = CASE WHEN eta IS NULL THEN NULL ELSE UTC_TIMESTAMP(6) END, due_at = UTC_TIMESTAMP(6)
+WHERE id IN (%s)
+  AND due_at > UTC_TIMESTAMP(6);
+COMMIT;
+
+-- cancel: `celery outbox cancel`, `revoke()` in the caller's transaction.
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox FORCE INDEX (celery_outbox_task_id)
+WHERE task_id IN (%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6));
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+ORDER BY id
+FOR UPDATE;
+DELETE target
+FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
+STRAIGHT_JOIN celery_outbox AS target FORCE INDEX (PRIMARY)
+WHERE target.id = chosen.id;
+COMMIT;
 
 -- look: The first statement of each check-in: slots, members, pause.
 SELECT relay_id, slot,
@@ -347,18 +477,24 @@ DELETE FROM celery_outbox_pause
 WHERE name = '';
 
 -- sample: The gauges.
-SELECT count(*), max(waited)
+SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 AS waited,
-        TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0 AS seconds_left,
-        CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    SELECT CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
-    WHERE due_at IS NOT NULL
+    WHERE due_at <= UTC_TIMESTAMP(6)
     ORDER BY due_at, id
     LIMIT %s
-) AS pending;
+) AS part;
+SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
+    FROM celery_outbox FORCE INDEX (celery_outbox_due)
+    WHERE due_at > UTC_TIMESTAMP(6)
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
 SELECT count(*)
 FROM (
     SELECT 1 AS one
@@ -367,20 +503,20 @@ FROM (
 ) AS counted;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), sum(leased), sum(attempted), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), max(overdue)
 FROM (
     SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
-        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS postponed,
         -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at <= UTC_TIMESTAMP(6)
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(leased), sum(attempted), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), max(overdue)
 FROM (
     SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
-        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS postponed,
         -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at > UTC_TIMESTAMP(6)
@@ -389,15 +525,28 @@ FROM (
 ) AS part;
 SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 AS waited,
-        TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0 AS seconds_left,
-        CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
-    FROM celery_outbox FORCE INDEX (celery_outbox_due)
-    WHERE due_at IS NOT NULL
-    ORDER BY due_at DESC, id DESC
-    LIMIT %s
+    SELECT *
+    FROM (
+        SELECT task_name, claimed_by, last_error,
+            TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0 AS seconds_left,
+            CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+            CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+        FROM celery_outbox FORCE INDEX (celery_outbox_due)
+        WHERE due_at <= UTC_TIMESTAMP(6)
+        ORDER BY due_at DESC, id DESC
+        LIMIT %s
+    ) AS due UNION ALL
+    SELECT *
+    FROM (
+        SELECT task_name, claimed_by, last_error,
+            TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0 AS seconds_left,
+            CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+            CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+        FROM celery_outbox FORCE INDEX (celery_outbox_due)
+        WHERE due_at > UTC_TIMESTAMP(6)
+        ORDER BY due_at, id
+        LIMIT %s
+    ) AS ahead
 ) AS pending
 WHERE failing = 1
 GROUP BY task_name
@@ -419,7 +568,6 @@ FROM (
 SELECT claimed_by, count(*), min(seconds_left)
 FROM (
     SELECT task_name, claimed_by, last_error,
-        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 AS waited,
         TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), claimed_until) / 1000000e0 AS seconds_left,
         CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
         CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
@@ -457,6 +605,17 @@ FROM (
     ) AS newest
 ) AS minutes
 GROUP BY ago, published;
+SELECT ahead, scheduled, count(*)
+FROM (
+    SELECT round(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0 / 60 - 0.5) AS ahead,
+        CASE WHEN due_at > UTC_TIMESTAMP(6) AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NULL OR eta > UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END AS scheduled
+    FROM celery_outbox FORCE INDEX (celery_outbox_due)
+    WHERE due_at > UTC_TIMESTAMP(6)
+      AND due_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
+    ORDER BY due_at, id
+    LIMIT %s
+) AS minutes
+GROUP BY ahead, scheduled;
 
 -- count dead letters: Before a replay or a purge.
 SELECT count(*)
@@ -474,11 +633,11 @@ ORDER BY id
 LIMIT %s
 FOR UPDATE SKIP LOCKED;
 INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
-    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta, created_at,
     schema_version, retries, due_at)
 SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
-    sentry_trace_id, sentry_baggage, structlog_context, UTC_TIMESTAMP(6), schema_version, 0,
-    UTC_TIMESTAMP(6)
+    sentry_trace_id, sentry_baggage, structlog_context, eta, UTC_TIMESTAMP(6), schema_version,
+    0, UTC_TIMESTAMP(6)
 FROM celery_outbox_dead_letter FORCE INDEX (PRIMARY)
 WHERE id IN (%s, %s)
 ORDER BY id;

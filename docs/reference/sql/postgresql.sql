@@ -13,7 +13,31 @@ SELECT task_id, task_name, args, kwargs, options, decode(payload, 'hex'), redact
     clock_timestamp(), 0, 1
 FROM json_to_recordset(%s::json) AS row(task_id text, task_name text, args text, kwargs text,
     options text, payload text, redacted_args text, redacted_kwargs text, sentry_trace_id text,
-    sentry_baggage text, structlog_context text);
+    sentry_baggage text, structlog_context text, eta text, countdown text);
+
+-- enqueue one, held: A call with an eta or a countdown: due later.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    eta, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(),
+    greatest(clock_timestamp(), coalesce(%s::timestamp AT TIME ZONE 'UTC',
+    clock_timestamp() + %s::float8 * interval '1 second')),
+    coalesce(%s::timestamp AT TIME ZONE 'UTC',
+    clock_timestamp() + %s::float8 * interval '1 second'), 0, 1);
+
+-- enqueue many, held: Calls of which at least one is due later, here two.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    eta, retries, schema_version)
+SELECT task_id, task_name, args, kwargs, options, decode(payload, 'hex'), redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, clock_timestamp(),
+    greatest(clock_timestamp(), coalesce(eta::timestamp AT TIME ZONE 'UTC',
+    clock_timestamp() + countdown::float8 * interval '1 second')),
+    coalesce(eta::timestamp AT TIME ZONE 'UTC',
+    clock_timestamp() + countdown::float8 * interval '1 second'), 0, 1
+FROM json_to_recordset(%s::json) AS row(task_id text, task_name text, args text, kwargs text,
+    options text, payload text, redacted_args text, redacted_kwargs text, sentry_trace_id text,
+    sentry_baggage text, structlog_context text, eta text, countdown text);
 
 -- enqueue and notify: A call that wakes the relay.
 WITH rows AS (
@@ -24,8 +48,25 @@ WITH rows AS (
 )
 SELECT pg_notify('celery_outbox', '');
 
+-- enqueue and notify, held: Wakes the relay if the call is due soon.
+WITH rows AS (
+    INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+        redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+        eta, retries, schema_version)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(),
+        greatest(clock_timestamp(), coalesce(%s::timestamp AT TIME ZONE 'UTC',
+        clock_timestamp() + %s::float8 * interval '1 second')),
+        coalesce(%s::timestamp AT TIME ZONE 'UTC',
+        clock_timestamp() + %s::float8 * interval '1 second'), 0, 1)
+    RETURNING due_at
+)
+SELECT pg_notify('celery_outbox', 'held')
+FROM rows
+WHERE due_at < clock_timestamp() + interval '1.0 second'
+LIMIT 1;
+
 -- notify: Wakes the relay after further calls.
-SELECT pg_notify('celery_outbox', '');
+SELECT pg_notify('celery_outbox', 'held');
 
 -- open session: The first statements of a relay's session.
 SELECT is_pooled, set_config('enable_seqscan', 'off', is_pooled),
@@ -68,8 +109,10 @@ RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
     CASE WHEN NOT oversized THEN kwargs ELSE '' END,
     CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
-    extract(epoch from statement_timestamp() - created_at)::float8, updated_at IS NOT NULL,
-    orphaned, oversized;
+    to_char(eta AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+    extract(epoch from statement_timestamp() - created_at)::float8,
+    coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8,
+    updated_at IS NOT NULL, orphaned, oversized;
 
 -- claim from watermark: Lease due rows, from where the last claim ended.
 WITH due AS MATERIALIZED (
@@ -104,8 +147,10 @@ RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
     CASE WHEN NOT oversized THEN kwargs ELSE '' END,
     CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
-    extract(epoch from statement_timestamp() - created_at)::float8, updated_at IS NOT NULL,
-    orphaned, oversized;
+    to_char(eta AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+    extract(epoch from statement_timestamp() - created_at)::float8,
+    coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8,
+    updated_at IS NOT NULL, orphaned, oversized;
 
 -- claim and adopt: A claim that may take its own leased rows.
 WITH due AS MATERIALIZED (
@@ -138,8 +183,10 @@ RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
     CASE WHEN NOT oversized THEN kwargs ELSE '' END,
     CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
-    extract(epoch from statement_timestamp() - created_at)::float8, updated_at IS NOT NULL,
-    orphaned, oversized;
+    to_char(eta AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+    extract(epoch from statement_timestamp() - created_at)::float8,
+    coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8,
+    updated_at IS NOT NULL, orphaned, oversized;
 
 -- claim without orphans: A claim that takes over no expired lease, after the database was away.
 WITH due AS MATERIALIZED (
@@ -175,8 +222,10 @@ RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
     CASE WHEN NOT oversized THEN kwargs ELSE '' END,
     CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
-    extract(epoch from statement_timestamp() - created_at)::float8, updated_at IS NOT NULL,
-    orphaned, oversized;
+    to_char(eta AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+    extract(epoch from statement_timestamp() - created_at)::float8,
+    coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8,
+    updated_at IS NOT NULL, orphaned, oversized;
 
 -- begin attempt: Count an attempt before it is made; then load a large message.
 UPDATE celery_outbox
@@ -225,15 +274,22 @@ COMMIT;
 -- settle dead: Move to the dead letters.
 BEGIN;
 INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
-    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
     created_at, schema_version, retries, dead_at, failure_reason)
 SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
-    sentry_trace_id, sentry_baggage, structlog_context, created_at, schema_version, %s,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, created_at, schema_version, %s,
     statement_timestamp(), %s
 FROM celery_outbox
 WHERE id = ANY(%s)
   AND claimed_by = %s
 FOR UPDATE;
+DELETE FROM celery_outbox
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+COMMIT;
+
+-- settle expired: Delete held calls that expired.
+BEGIN;
 DELETE FROM celery_outbox
 WHERE id = ANY(%s)
   AND claimed_by = %s;
@@ -254,6 +310,93 @@ UPDATE celery_outbox
 SET claimed_by = NULL, claimed_until = NULL
 WHERE id = ANY(%s)
   AND claimed_by = %s;
+
+-- next due: After a claim that found nothing: how long to wait.
+SELECT extract(epoch from due_at - statement_timestamp())::float8
+FROM celery_outbox
+WHERE due_at > statement_timestamp()
+ORDER BY due_at, id
+LIMIT 1;
+
+-- list scheduled: `celery outbox scheduled`.
+SELECT task_id, task_name,
+    to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+    extract(epoch from due_at - statement_timestamp())::float8,
+    substr(coalesce(redacted_args, args), 1, %s),
+    substr(coalesce(redacted_kwargs, kwargs), 1, %s)
+FROM celery_outbox
+WHERE due_at > statement_timestamp()
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+  AND (updated_at IS NULL OR eta > statement_timestamp())
+  AND task_name LIKE %s ESCAPE '!'
+ORDER BY due_at, id
+LIMIT %s;
+
+-- reschedule: `app.outbox.reschedule()`, in the caller's transaction.
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox
+WHERE task_id = ANY(%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp());
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox
+WHERE id = ANY(%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+ORDER BY id
+FOR UPDATE;
+UPDATE celery_outbox
+SET eta = coalesce(%s::timestamp AT TIME ZONE 'UTC',
+    clock_timestamp() + %s::float8 * interval '1 second'), due_at = greatest(clock_timestamp(),
+    coalesce(%s::timestamp AT TIME ZONE 'UTC',
+    clock_timestamp() + %s::float8 * interval '1 second'))
+WHERE id = ANY(%s);
+SELECT options, coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8
+FROM celery_outbox
+WHERE id = ANY(%s);
+SELECT pg_notify('celery_outbox', 'held');
+COMMIT;
+
+-- send now: `celery outbox send-now` and `app.outbox.send_now()`.
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox
+WHERE task_id = ANY(%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp());
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox
+WHERE id = ANY(%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+ORDER BY id
+FOR UPDATE;
+UPDATE celery_outbox
+SET eta = CASE WHEN eta IS NULL THEN NULL ELSE statement_timestamp() END,
+    due_at = statement_timestamp()
+WHERE id = ANY(%s)
+  AND due_at > statement_timestamp();
+SELECT pg_notify('celery_outbox', '');
+COMMIT;
+
+-- cancel: `celery outbox cancel`, `revoke()` in the caller's transaction.
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox
+WHERE task_id = ANY(%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp());
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox
+WHERE id = ANY(%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+ORDER BY id
+FOR UPDATE;
+DELETE FROM celery_outbox
+WHERE id = ANY(%s);
+COMMIT;
 
 -- look: The first statement of each check-in: slots, members, pause.
 SELECT relay_id, slot,
@@ -379,18 +522,24 @@ DELETE FROM celery_outbox_pause
 WHERE name = '';
 
 -- sample: The gauges.
-SELECT count(*), max(waited)
+SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        extract(epoch from statement_timestamp() - created_at)::float8 AS waited,
-        extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
-        CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    SELECT CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+        extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
     FROM celery_outbox
-    WHERE due_at IS NOT NULL
+    WHERE due_at <= statement_timestamp()
     ORDER BY due_at, id
     LIMIT %s
-) AS pending;
+) AS part;
+SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+        extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
+    FROM celery_outbox
+    WHERE due_at > statement_timestamp()
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
 SELECT count(*)
 FROM (
     SELECT 1 AS one
@@ -399,20 +548,20 @@ FROM (
 ) AS counted;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), sum(leased), sum(attempted), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), max(overdue)
 FROM (
     SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
-        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS postponed,
         -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue
     FROM celery_outbox
     WHERE due_at <= statement_timestamp()
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(leased), sum(attempted), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), max(overdue)
 FROM (
     SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
-        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS postponed,
         -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue
     FROM celery_outbox
     WHERE due_at > statement_timestamp()
@@ -421,15 +570,28 @@ FROM (
 ) AS part;
 SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        extract(epoch from statement_timestamp() - created_at)::float8 AS waited,
-        extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
-        CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
-    FROM celery_outbox
-    WHERE due_at IS NOT NULL
-    ORDER BY due_at DESC, id DESC
-    LIMIT %s
+    SELECT *
+    FROM (
+        SELECT task_name, claimed_by, last_error,
+            extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
+            CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+            CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+        FROM celery_outbox
+        WHERE due_at <= statement_timestamp()
+        ORDER BY due_at DESC, id DESC
+        LIMIT %s
+    ) AS due UNION ALL
+    SELECT *
+    FROM (
+        SELECT task_name, claimed_by, last_error,
+            extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
+            CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+            CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+        FROM celery_outbox
+        WHERE due_at > statement_timestamp()
+        ORDER BY due_at, id
+        LIMIT %s
+    ) AS ahead
 ) AS pending
 WHERE failing = 1
 GROUP BY task_name
@@ -451,7 +613,6 @@ FROM (
 SELECT claimed_by, count(*), min(seconds_left)
 FROM (
     SELECT task_name, claimed_by, last_error,
-        extract(epoch from statement_timestamp() - created_at)::float8 AS waited,
         extract(epoch from claimed_until - statement_timestamp())::float8 AS seconds_left,
         CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
         CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
@@ -465,10 +626,10 @@ GROUP BY claimed_by
 ORDER BY 2 DESC, 1;
 
 -- estimate: Instead of a count that reached its cap.
-SELECT c.reltuples * (1 - coalesce(s.null_frac, 0))
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = 'due_at'
-WHERE c.oid = 'celery_outbox'::regclass;
+EXPLAIN (FORMAT JSON)
+SELECT id
+FROM celery_outbox
+WHERE due_at <= statement_timestamp();
 
 -- charts: The charts of the admin.
 SELECT ago, published, count(*)
@@ -495,6 +656,17 @@ FROM (
     ) AS newest
 ) AS minutes
 GROUP BY ago, published;
+SELECT ahead, scheduled, count(*)
+FROM (
+    SELECT round(extract(epoch from due_at - statement_timestamp())::float8 / 60 - 0.5) AS ahead,
+        CASE WHEN due_at > statement_timestamp() AND (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NULL OR eta > statement_timestamp()) THEN 1 ELSE 0 END AS scheduled
+    FROM celery_outbox
+    WHERE due_at > statement_timestamp()
+      AND due_at < statement_timestamp() + %s * interval '1 second'
+    ORDER BY due_at, id
+    LIMIT %s
+) AS minutes
+GROUP BY ahead, scheduled;
 
 -- count dead letters: Before a replay or a purge.
 SELECT count(*)
@@ -512,11 +684,11 @@ ORDER BY id
 LIMIT %s
 FOR UPDATE SKIP LOCKED;
 INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
-    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta, created_at,
     schema_version, retries, due_at)
 SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
-    sentry_trace_id, sentry_baggage, structlog_context, statement_timestamp(), schema_version,
-    0, statement_timestamp()
+    sentry_trace_id, sentry_baggage, structlog_context, eta, statement_timestamp(),
+    schema_version, 0, statement_timestamp()
 FROM celery_outbox_dead_letter
 WHERE id = ANY(%s)
 ORDER BY id;

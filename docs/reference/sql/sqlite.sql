@@ -13,6 +13,30 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f'
     strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
     strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1);
 
+-- enqueue one, held: A call with an eta or a countdown: due later.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    eta, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    coalesce(max(strftime('%Y-%m-%d %H:%M:%f', 'now'), coalesce(%s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now', round(%s, 3) || ' seconds'))),
+    strftime('%Y-%m-%d %H:%M:%f', 'now')), coalesce(%s, strftime('%Y-%m-%d %H:%M:%f', 'now',
+    round(%s, 3) || ' seconds')), 0, 1);
+
+-- enqueue many, held: Calls of which at least one is due later, here two.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at, due_at,
+    eta, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    coalesce(max(strftime('%Y-%m-%d %H:%M:%f', 'now'), coalesce(%s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now', round(%s, 3) || ' seconds'))),
+    strftime('%Y-%m-%d %H:%M:%f', 'now')), coalesce(%s, strftime('%Y-%m-%d %H:%M:%f', 'now',
+    round(%s, 3) || ' seconds')), 0, 1), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), coalesce(max(strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    coalesce(%s, strftime('%Y-%m-%d %H:%M:%f', 'now', round(%s, 3) || ' seconds'))),
+    strftime('%Y-%m-%d %H:%M:%f', 'now')), coalesce(%s, strftime('%Y-%m-%d %H:%M:%f', 'now',
+    round(%s, 3) || ' seconds')), 0, 1);
+
 -- claim: Lease due rows; a full scan of the due index.
 BEGIN IMMEDIATE;
 SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0),
@@ -22,8 +46,9 @@ SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length
     CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
-    (julianday('now') - julianday(created_at)) * 86400.0, updated_at IS NOT NULL,
-    COALESCE(claimed_by <> %s, 0),
+    replace(eta, ' ', 'T') || '+00:00', (julianday('now') - julianday(created_at)) * 86400.0,
+    coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0),
+    updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s
 FROM celery_outbox INDEXED BY celery_outbox_due
 WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
@@ -46,8 +71,9 @@ SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length
     CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
-    (julianday('now') - julianday(created_at)) * 86400.0, updated_at IS NOT NULL,
-    COALESCE(claimed_by <> %s, 0),
+    replace(eta, ' ', 'T') || '+00:00', (julianday('now') - julianday(created_at)) * 86400.0,
+    coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0),
+    updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s
 FROM celery_outbox INDEXED BY celery_outbox_due
 WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
@@ -71,8 +97,9 @@ SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length
     CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
-    (julianday('now') - julianday(created_at)) * 86400.0, updated_at IS NOT NULL,
-    COALESCE(claimed_by <> %s, 0),
+    replace(eta, ' ', 'T') || '+00:00', (julianday('now') - julianday(created_at)) * 86400.0,
+    coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0),
+    updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s
 FROM celery_outbox INDEXED BY celery_outbox_due
 WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
@@ -96,8 +123,9 @@ SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length
     CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
     CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
     retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
-    (julianday('now') - julianday(created_at)) * 86400.0, updated_at IS NOT NULL,
-    COALESCE(claimed_by <> %s, 0),
+    replace(eta, ' ', 'T') || '+00:00', (julianday('now') - julianday(created_at)) * 86400.0,
+    coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0),
+    updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
     (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s
 FROM celery_outbox INDEXED BY celery_outbox_due
 WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
@@ -164,14 +192,21 @@ COMMIT;
 -- settle dead: Move to the dead letters.
 BEGIN IMMEDIATE;
 INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
-    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
     created_at, schema_version, retries, dead_at, failure_reason)
 SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
-    sentry_trace_id, sentry_baggage, structlog_context, created_at, schema_version, %s,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, created_at, schema_version, %s,
     strftime('%Y-%m-%d %H:%M:%f', 'now'), %s
 FROM celery_outbox
 WHERE id IN (SELECT value FROM json_each(%s))
   AND claimed_by = %s;
+DELETE FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+COMMIT;
+
+-- settle expired: Delete held calls that expired.
+BEGIN IMMEDIATE;
 DELETE FROM celery_outbox
 WHERE id IN (SELECT value FROM json_each(%s))
   AND claimed_by = %s;
@@ -192,6 +227,94 @@ UPDATE celery_outbox
 SET claimed_by = NULL, claimed_until = NULL
 WHERE id IN (SELECT value FROM json_each(%s))
   AND claimed_by = %s;
+
+-- next due: After a claim that found nothing: how long to wait.
+SELECT (julianday(due_at) - julianday('now')) * 86400.0
+FROM celery_outbox INDEXED BY celery_outbox_due
+WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+ORDER BY due_at, id
+LIMIT 1;
+
+-- list scheduled: `celery outbox scheduled`.
+SELECT task_id, task_name, replace(due_at, ' ', 'T') || '+00:00',
+    (julianday(due_at) - julianday('now')) * 86400.0,
+    substr(coalesce(redacted_args, args), 1, %s),
+    substr(coalesce(redacted_kwargs, kwargs), 1, %s)
+FROM celery_outbox INDEXED BY celery_outbox_due
+WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND (updated_at IS NULL OR eta > strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND task_name GLOB %s
+ORDER BY due_at, id
+LIMIT %s;
+
+-- reschedule: `app.outbox.reschedule()`, in the caller's transaction.
+BEGIN IMMEDIATE;
+DELETE FROM celery_outbox
+WHERE id IS NULL;
+SELECT id, task_id
+FROM celery_outbox
+WHERE task_id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+ORDER BY id;
+UPDATE celery_outbox
+SET eta = coalesce(%s, strftime('%Y-%m-%d %H:%M:%f', 'now', round(%s, 3) || ' seconds')),
+    due_at = coalesce(max(strftime('%Y-%m-%d %H:%M:%f', 'now'), coalesce(%s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now', round(%s, 3) || ' seconds'))),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'))
+WHERE id IN (SELECT value FROM json_each(%s));
+SELECT options,
+    coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0)
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
+-- send now: `celery outbox send-now` and `app.outbox.send_now()`.
+BEGIN IMMEDIATE;
+DELETE FROM celery_outbox
+WHERE id IS NULL;
+SELECT id, task_id
+FROM celery_outbox
+WHERE task_id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+ORDER BY id;
+UPDATE celery_outbox
+SET eta = CASE WHEN eta IS NULL THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f', 'now') END,
+    due_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND due_at > strftime('%Y-%m-%d %H:%M:%f', 'now');
+COMMIT;
+
+-- cancel: `celery outbox cancel`, `revoke()` in the caller's transaction.
+BEGIN IMMEDIATE;
+DELETE FROM celery_outbox
+WHERE id IS NULL;
+SELECT id, task_id
+FROM celery_outbox
+WHERE task_id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
+SELECT id, task_id, claimed_by IS NULL AND updated_at IS NULL
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+ORDER BY id;
+DELETE FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
 
 -- look: The first statement of each check-in: slots, members, pause.
 SELECT relay_id, slot,
@@ -331,18 +454,26 @@ DELETE FROM celery_outbox_pause
 WHERE name = '';
 
 -- sample: The gauges.
-SELECT count(*), max(waited)
+SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
-        (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
-        CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+    SELECT CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS late,
+        (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
     FROM celery_outbox INDEXED BY celery_outbox_due
-    WHERE due_at IS NOT NULL
+    WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
     ORDER BY due_at, id
     LIMIT %s
-) AS pending;
+) AS part;
+SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS late,
+        (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
+    FROM celery_outbox INDEXED BY celery_outbox_due
+    WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
 SELECT count(*)
 FROM (
     SELECT 1 AS one
@@ -351,20 +482,22 @@ FROM (
 ) AS counted;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), sum(leased), sum(attempted), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), max(overdue)
 FROM (
     SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
-        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS postponed,
         -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(leased), sum(attempted), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), max(overdue)
 FROM (
     SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
-        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND updated_at IS NOT NULL THEN 1 ELSE 0 END AS attempted,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS postponed,
         -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
@@ -373,15 +506,28 @@ FROM (
 ) AS part;
 SELECT task_name, count(*), max(last_error), sum(count(*)) OVER ()
 FROM (
-    SELECT task_name, claimed_by, last_error,
-        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
-        (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
-        CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
-        CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
-    FROM celery_outbox INDEXED BY celery_outbox_due
-    WHERE due_at IS NOT NULL
-    ORDER BY due_at DESC, id DESC
-    LIMIT %s
+    SELECT *
+    FROM (
+        SELECT task_name, claimed_by, last_error,
+            (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
+            CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+            CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+        FROM celery_outbox INDEXED BY celery_outbox_due
+        WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+        ORDER BY due_at DESC, id DESC
+        LIMIT %s
+    ) AS due UNION ALL
+    SELECT *
+    FROM (
+        SELECT task_name, claimed_by, last_error,
+            (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
+            CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+            CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
+        FROM celery_outbox INDEXED BY celery_outbox_due
+        WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+        ORDER BY due_at, id
+        LIMIT %s
+    ) AS ahead
 ) AS pending
 WHERE failing = 1
 GROUP BY task_name
@@ -403,7 +549,6 @@ FROM (
 SELECT claimed_by, count(*), min(seconds_left)
 FROM (
     SELECT task_name, claimed_by, last_error,
-        (julianday('now') - julianday(created_at)) * 86400.0 AS waited,
         (julianday(claimed_until) - julianday('now')) * 86400.0 AS seconds_left,
         CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
         CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
@@ -441,6 +586,17 @@ FROM (
     ) AS newest
 ) AS minutes
 GROUP BY ago, published;
+SELECT ahead, scheduled, count(*)
+FROM (
+    SELECT round((julianday(due_at) - julianday('now')) * 86400.0 / 60 - 0.5) AS ahead,
+        CASE WHEN due_at > strftime('%Y-%m-%d %H:%M:%f', 'now') AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NULL OR eta > strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS scheduled
+    FROM celery_outbox INDEXED BY celery_outbox_due
+    WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+      AND due_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+    ORDER BY due_at, id
+    LIMIT %s
+) AS minutes
+GROUP BY ahead, scheduled;
 
 -- count dead letters: Before a replay or a purge.
 SELECT count(*)
@@ -457,11 +613,12 @@ WHERE task_name GLOB %s
 ORDER BY id
 LIMIT %s;
 INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
-    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, created_at,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta, created_at,
     schema_version, retries, due_at)
 SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
-    sentry_trace_id, sentry_baggage, structlog_context, strftime('%Y-%m-%d %H:%M:%f', 'now'),
-    schema_version, 0, strftime('%Y-%m-%d %H:%M:%f', 'now')
+    sentry_trace_id, sentry_baggage, structlog_context, eta,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), schema_version, 0,
+    strftime('%Y-%m-%d %H:%M:%f', 'now')
 FROM celery_outbox_dead_letter
 WHERE id IN (SELECT value FROM json_each(%s))
 ORDER BY id;
