@@ -110,20 +110,14 @@ class DjangoStore:
         adopt: bool = False,
         orphans: bool = True,
     ) -> list[ClaimedMessage]:
-        """Claim from the watermark on; with a full scan if that finds nothing, or in a new session.
-
-        The last session may have leased rows without receiving them, or may have ended in a crash
-        of the server that lost its leases.
-        """
+        """Claim what is due. If there is nothing, the time of the next row is known afterwards."""
         most = sys.maxsize if max_bytes is None else max_bytes
         request = ClaimRequest(limit, lease, relay_id, most, adopt, orphans)
-        start = None if self._begin_claims() else self._watermark.start(monotonic())
-        leased = self._lease_from(start, request)
-        if not leased and start is not None and self._watermark.allows_full_scan(monotonic()):
-            leased = self._lease_from(None, request)
+        began = monotonic()
+        leased = self._lease(request)
         leased.sort()
         if not leased:
-            self._look_ahead()
+            self._look_ahead(began)
         elif self._dialect.watermark:
             self._watermark.advance(leased[0].position, leased[-1].position, len(leased))
         return [each if each.payload is None else _copy_payload(each) for _, each in leased]
@@ -152,6 +146,7 @@ class DjangoStore:
         if left is None or left > timeout:
             return self._wait_for_wake_up(timeout)
         self._wait_for_wake_up(left)
+        self._next_due.waited(monotonic())
         return True
 
     def wake(self) -> None:
@@ -227,10 +222,12 @@ class DjangoStore:
             woken = self._wake_pipe.wait(timeout, self._session.raw.fileno())
             return self._listener.heard(self._session) or woken
 
-    def _look_ahead(self) -> None:
-        """Read when the next row is due, if that is not known."""
-        if not self._session.borrowed and self._next_due.should_look(monotonic()):
-            seconds = stats.seconds_until_next(self._session, self._dialect)
+    def _look_ahead(self, began: float) -> None:
+        """Read when the next row is due, if that is not known: also of those that have fallen due
+        since a claim that began then."""
+        now = monotonic()
+        if not self._session.borrowed and self._next_due.should_look(now):
+            seconds = stats.seconds_until_next(self._session, self._dialect, now - began)
             self._next_due.record(seconds, monotonic())
 
     def _begin_claims(self) -> bool:
@@ -245,6 +242,18 @@ class DjangoStore:
         self._has_claimed = self._listener.listening = False
         if not session.borrowed:
             self._dialect.configure_session(session)
+
+    def _lease(self, request: ClaimRequest) -> list[LeasedRow]:
+        """From the watermark on; with a full scan if that finds nothing, or in a new session.
+
+        The last session may have leased rows without receiving them, or may have ended in a crash
+        of the server that lost its leases.
+        """
+        start = None if self._begin_claims() else self._watermark.start(monotonic())
+        leased = self._lease_from(start, request)
+        if not leased and start is not None and self._watermark.allows_full_scan(monotonic()):
+            leased = self._lease_from(None, request)
+        return leased
 
     def _lease_from(self, start: Start | None, request: ClaimRequest) -> list[LeasedRow]:
         began = monotonic()

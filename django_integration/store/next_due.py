@@ -38,6 +38,11 @@ class NextDue:
         self._look_at = float("-inf")
 
     def seconds_left(self, now: float) -> float | None:
-        """How long to wait for it. None if there is none, or if its time has come already: then a
-        claim finds it, unless the relay may not claim now."""
-        return None if self._at is None or self._at <= now else self._at - now
+        """How long to wait for it; 0 if its time has come since it was read. None: not known."""
+        return None if self._at is None else max(self._at - now, 0.0)
+
+    def waited(self, now: float) -> None:
+        """A time that has come ends one wait, and not the next: a relay that may not claim, because
+        the broker is away, has to rest."""
+        if self._at is not None and self._at <= now:
+            self._at = None

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SAMPLE_CAP = 10_000
 STATS_CAP = 100_000
+STATEMENT_JITTER = 0.01
+"""Seconds. A statement may take so much longer than the one before it to reach the database."""
 
 
 def read_sample(session: Session, dialect: Dialect) -> Sample:
@@ -45,16 +47,20 @@ def read_sample(session: Session, dialect: Dialect) -> Sample:
     return Sample(due + tried, dead, max(due_age, tried_age))
 
 
-def seconds_until_next(session: Session, dialect: Dialect) -> float | None:
-    """The time until the next row is due that is not due yet; None if there is none."""
-    found = session.rows(next_due_statement(dialect))
+def seconds_until_next(session: Session, dialect: Dialect, since: float) -> float | None:
+    """The time until the next row is due that no relay holds; None if there is none.
+
+    Rows that have fallen due in the last `since` seconds count: 0 or less.
+    """
+    found = session.rows(next_due_statement(dialect), [-(since + STATEMENT_JITTER)])
     return float(found[0][0]) if found else None
 
 
 def next_due_statement(dialect: Dialect) -> str:
     return (
         f"SELECT {dialect.seconds_until.format('due_at')} FROM {OUTBOX}{dialect.due_index_hint}"
-        f" WHERE {dialect.is_state(DUE_TIME_AHEAD)} ORDER BY due_at, id LIMIT 1"
+        f" WHERE due_at > {dialect.from_now} AND {dialect.is_state(UNLEASED)}"
+        " ORDER BY due_at, id LIMIT 1"
     )
 
 

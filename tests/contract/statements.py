@@ -191,7 +191,7 @@ class Recording:
         record = partial(self._record, store)
         self._backend.add(1, due_in=3600.0, task_id="id")
         with record("next due", "After a claim that found nothing: how long to wait."):
-            stats.seconds_until_next(session, dialect)
+            stats.seconds_until_next(session, dialect, since=0)
         with record("list scheduled", "`celery outbox scheduled`."):
             store.scheduled("tests.*", 10)
         with record("reschedule", "`app.outbox.reschedule()`, in the caller's transaction."):

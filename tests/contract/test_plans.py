@@ -142,19 +142,19 @@ def _sqlite(database, request, start):
 
 def test_the_next_due_time_is_one_row_of_an_index(database):
     """Of 147,456 rows that are not due yet."""
-    sql = next_due_statement(DIALECTS[database.vendor]())
+    sql, since = next_due_statement(DIALECTS[database.vendor]()), -0.01
     if database.vendor == "postgresql":
-        answer = database.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")[0][0]
+        answer = database.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", since)[0][0]
         plan = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
         (scan,) = (n for n in nodes(plan) if n.get("Index Name") == "celery_outbox_due")
-        assert "due_at > statement_timestamp()" in scan["Index Cond"]
+        assert "due_at > (statement_timestamp() + " in scan["Index Cond"]
         assert (scan["Actual Rows"], scan.get("Rows Removed by Filter", 0)) == (1, 0)
     elif database.vendor == "mysql":
-        ((*_, kind, _, key, _, _, _, extra),) = database.execute(f"EXPLAIN {sql}")
+        ((*_, kind, _, key, _, _, _, extra),) = database.execute(f"EXPLAIN {sql}", since)
         assert (kind, key) == ("range", "celery_outbox_due")
         assert "filesort" not in extra
     else:
-        ((*_, step),) = database.execute(f"EXPLAIN QUERY PLAN {sql}")
+        ((*_, step),) = database.execute(f"EXPLAIN QUERY PLAN {sql}", since)
         assert re.search(r"INDEX celery_outbox_due \(due_at>\?", step), step
 
 

@@ -41,10 +41,13 @@ def test_it_waits_until_the_row_is_due_and_looks_again_then() -> None:
     assert next_due.should_look(100.25)
 
 
-def test_a_time_that_has_come_is_not_waited_for() -> None:
+def test_a_time_that_has_come_ends_one_wait_and_not_the_next() -> None:
     """Otherwise a relay that may not claim, because the broker is away, would never rest."""
     next_due = NextDue()
     next_due.record(0.25, 100.0)
+    next_due.waited(100.2)
+    assert next_due.seconds_left(100.25) == 0.0
+    next_due.waited(100.25)
     assert next_due.seconds_left(100.25) is None
 
 

@@ -53,6 +53,16 @@ class SchedulingContract:
         assert time.monotonic() - began < 5
         assert len(store.claim(10, LEASE, "me")) == 1
 
+    def test_a_row_that_falls_due_while_a_relay_looks_is_not_slept_over(
+        self, backend: Backend
+    ) -> None:
+        store = backend.store()
+        for milliseconds in list(range(1, 11)) * 5:
+            backend.add(due_in=milliseconds / 1000, held=True)
+            store.wake()  # as the caller's commit does
+            while not store.claim(10, LEASE, "me"):
+                assert store.wait(2), "the relay slept until the end of its pause"
+
     def test_a_row_that_is_due_and_not_claimed_does_not_end_the_next_wait(
         self, backend: Backend
     ) -> None:

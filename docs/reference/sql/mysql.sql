@@ -270,7 +270,8 @@ WHERE id IN (%s, %s)
 -- next due: After a claim that found nothing: how long to wait.
 SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0
 FROM celery_outbox FORCE INDEX (celery_outbox_due)
-WHERE due_at > UTC_TIMESTAMP(6)
+WHERE due_at > UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
 ORDER BY due_at, id
 LIMIT 1;
 

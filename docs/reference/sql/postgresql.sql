@@ -314,7 +314,8 @@ WHERE id = ANY(%s)
 -- next due: After a claim that found nothing: how long to wait.
 SELECT extract(epoch from due_at - statement_timestamp())::float8
 FROM celery_outbox
-WHERE due_at > statement_timestamp()
+WHERE due_at > statement_timestamp() + %s * interval '1 second'
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
 ORDER BY due_at, id
 LIMIT 1;
 

@@ -231,7 +231,8 @@ WHERE id IN (SELECT value FROM json_each(%s))
 -- next due: After a claim that found nothing: how long to wait.
 SELECT (julianday(due_at) - julianday('now')) * 86400.0
 FROM celery_outbox INDEXED BY celery_outbox_due
-WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
 ORDER BY due_at, id
 LIMIT 1;
 
