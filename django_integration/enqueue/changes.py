@@ -19,6 +19,7 @@ from celery_outbox_steps import wakeups
 from celery_outbox_steps.errors import StoreError
 from django_integration.enqueue.after_commit import run_after_commit
 from django_integration.enqueue.hold import when_for
+from django_integration.enqueue.transactions import is_open
 from django_integration.store import waiting
 from django_integration.store.base import DIALECTS
 from django_integration.store.session import Session, outbox_aliases
@@ -71,7 +72,10 @@ class Changes:
         return any(found)
 
     def cancel(self, task_ids: Sequence[str], in_doubt: Callable[[list[str]], None]) -> set[str]:
-        """The tasks whose rows were deleted. Raises `StoreError`.
+        """The tasks whose rows were deleted.
+
+        Raises `StoreError`, and Django's own error in a transaction: that can only be rolled back,
+        and then the calls still wait.
 
         `in_doubt` is called after the commit with those of them whose message may have left: a
         relay that died, or lost its connection to the broker, may have sent it before.
@@ -82,6 +86,10 @@ class Changes:
             # Celery's revoke works in async code, and blocks it too. There is no transaction there.
             with ThreadPoolExecutor(1) as thread:
                 return thread.submit(self._cancel_and_close, task_ids, in_doubt).result()
+        except StoreError as error:
+            if any(map(_is_in_transaction, outbox_aliases(self._app.conf))):
+                raise (error.__cause__ or error) from None
+            raise
 
     def _cancel(self, task_ids: Sequence[str], in_doubt: Callable[[list[str]], None]) -> set[str]:
         found: set[str] = set()
@@ -114,6 +122,11 @@ class Changes:
 def _refuse_other_than_id(task_id: Any) -> None:
     if not isinstance(task_id, str):
         raise TypeError(f"Give the id of one task, a text, and not {task_id!r}.")
+
+
+def _is_in_transaction(alias: str) -> bool:
+    connection = connections[alias]
+    return connection.connection is not None and is_open(connection)
 
 
 def _borrow(_: Session) -> None:

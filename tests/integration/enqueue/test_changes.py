@@ -14,6 +14,7 @@ from celery import group
 from celery.app.control import Control
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connections, transaction
+from django.db.transaction import TransactionManagementError
 from kombu.exceptions import OperationalError
 
 from celery_outbox_steps.errors import OutboxError
@@ -336,6 +337,18 @@ def test_with_the_database_down_the_workers_are_told_and_the_error_is_djangos(
         assert told == ["somewhere"]
         with pytest.raises(DatabaseError):
             app.outbox.send_now("somewhere")
+
+
+def test_in_a_transaction_that_failed_nobody_is_told(
+    database: str, app: Any, add: Any, told: list[Any]
+) -> None:
+    """It can only be rolled back: then the call still waits, and has to run."""
+    held = add.apply_async((1,), countdown=60).id
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        with pytest.raises(TransactionManagementError):
+            app.control.revoke(held)
+    assert (told, waiting()) == ([], {held})
 
 
 def test_in_an_event_loop_a_revoke_works_and_other_changes_name_the_way(
