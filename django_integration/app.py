@@ -20,6 +20,7 @@ from django.db import Error
 from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 
+from celery_outbox_steps.errors import describe
 from celery_outbox_steps.messages import ETA_HEADER
 from celery_outbox_steps.observe.log import log
 from celery_outbox_steps.worker.options import install
@@ -155,7 +156,7 @@ class OutboxCelery(DjangoTaskByDefault):
                 try:
                     return self._store_apart(name, using, args, kwargs, when)
                 except Error as exc:
-                    log("celery_outbox_retry_not_held", name, exc, task_name=name)
+                    log("celery_outbox_retry_not_held", name, describe(exc), task_name=name)
             try:
                 return super().send_task(*args, **kwargs)
             except OperationalError as broker_error:

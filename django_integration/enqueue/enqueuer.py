@@ -131,8 +131,7 @@ class Enqueuer:
         """
         row = self._row(task_name, task_id, producer, when)
         connection = connections[using or write_alias()]
-        if connection.errors_occurred:
-            _replace_if_lost(connection, aged=False)
+        _replace_if_lost(connection, aged=False)  # the task may have run for longer than a session
         if not is_open(connection):
             self._write(connection, [row])
             return

@@ -15,6 +15,10 @@ from dateutil.parser import isoparse
 
 from django_integration.schema import When
 
+# Every database stores these, and every time zone has them.
+EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
+LATEST = datetime(9998, 12, 31, tzinfo=timezone.utc)
+
 
 def when_of(options: dict[str, Any], threshold: float | None) -> When | None:
     """The time of a call that is to be held.
@@ -59,15 +63,22 @@ def seconds_ahead(when: When | None) -> float:
 def _moment(eta: Any, countdown: Any) -> datetime:
     """The time in UTC; for a countdown by this host's clock. Raises for what is no time."""
     if eta is None:
-        return datetime.now(timezone.utc) + timedelta(seconds=countdown)
+        return _after(countdown)
     if not isinstance(eta, (str, datetime)):
         if not hasattr(eta, "isoformat"):  # Celery takes whatever has it
             raise TypeError(f"eta must be a datetime or a text in ISO 8601, not {eta!r}.")
         eta = eta.isoformat()
     moment = _parsed(eta) if isinstance(eta, str) else eta
     if moment.utcoffset() is None:
-        return moment.replace(tzinfo=timezone.utc)  # as workers read it
-    return moment.astimezone(timezone.utc)
+        moment = moment.replace(tzinfo=timezone.utc)  # as workers read it
+    return min(max(moment.astimezone(timezone.utc), EARLIEST), LATEST)
+
+
+def _after(countdown: Any) -> datetime:
+    try:
+        return datetime.now(timezone.utc) + timedelta(seconds=countdown)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise type(error)(f"countdown must be seconds, not {countdown!r}: {error}") from None
 
 
 def _parsed(text: str) -> datetime:

@@ -16,7 +16,7 @@ from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
-from django_integration.schema import TABLES
+from django_integration.schema import MESSAGE_COLUMNS, OUTBOX, TABLES
 from django_integration.store import maintenance, stats, waiting
 from django_integration.store.dialect import ClaimRequest, Dialect, LeasedRow
 from django_integration.store.fleet import FleetTables
@@ -89,13 +89,10 @@ class DjangoStore:
         with self._session.errors():
             wrapper = self._session.open()
             problem = self._dialect.check(wrapper)
-            with wrapper.cursor() as cursor:
-                tables = set(wrapper.introspection.table_names(cursor))
-        missing = set(TABLES) - tables
+            missing = _missing_parts(wrapper)
         if missing:
             problem = problem or (
-                f"no table {', '.join(sorted(missing))}; run: python manage.py migrate"
-                f" --database={self.name} celery_outbox"
+                f"no {missing}; run: python manage.py migrate --database={self.name} celery_outbox"
             )
         if problem:
             raise StoreNotReady(f"database {self.name!r}: {problem}")
@@ -275,6 +272,17 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
             f"database {alias!r}: the outbox needs PostgreSQL, MySQL, MariaDB or SQLite,"
             f" not {vendor}"
         ) from None
+
+
+def _missing_parts(wrapper: BaseDatabaseWrapper) -> str:
+    """The tables or columns that the migrations have not made yet."""
+    with wrapper.cursor() as cursor:
+        tables = set(TABLES) - set(wrapper.introspection.table_names(cursor))
+        if tables:
+            return f"table {', '.join(sorted(tables))}"
+        described = wrapper.introspection.get_table_description(cursor, OUTBOX)
+    columns = set(MESSAGE_COLUMNS) - {column.name for column in described}
+    return f"column {', '.join(sorted(columns))}" if columns else ""
 
 
 def _copy_payload(message: ClaimedMessage) -> ClaimedMessage:

@@ -127,7 +127,7 @@ def _change(
 ) -> dict[str, bool]:
     """Change the rows of these tasks that no relay has claimed: chunk by chunk, each in a
     transaction. Returns the tasks that had one, and whether no relay ever held it."""
-    wanted = {stored_id(each): each for each in task_ids}
+    wanted = {stored_id(each): each for each in sorted(task_ids)}  # in one order: no deadlock
     changed: dict[str, bool] = {}
     for start in range(0, len(wanted), CHUNK):
         with session.transaction():

@@ -147,6 +147,9 @@ def test_a_database_of_the_release_before_is_refused_with_the_fix(database, tmp_
             StoreNotReady, match=r"no table celery_outbox_pause, celery_outbox_relay; .* migrate"
         ):
             old.store().check()
+        call_command("migrate", "celery_outbox", "0002", database=old.alias, verbosity=0)
+        with pytest.raises(StoreNotReady, match=r"no column eta; .* migrate"):
+            old.store().check()
         call_command("migrate", "celery_outbox", database=old.alias, verbosity=0)
         old.store().check()
 

@@ -406,3 +406,31 @@ def test_a_revoke_waits_for_a_claim_that_is_not_committed_and_is_broadcast_then(
         assert thread.is_alive()
     thread.join(10)
     assert (waiting(), told) == ({result.id}, [result.id])
+
+
+@pytest.mark.parametrize("vendor", ["postgresql", "mysql"])
+def test_two_who_revoke_the_same_calls_do_not_deadlock(
+    vendor: str, use_database: Callable[..., None], app: Any, add: Any, told: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    use_database(vendor)
+    monkeypatch.setattr("django_integration.store.waiting.CHUNK", 1)
+    first, second = sorted(add.delay(number).id for number in range(2))
+    begun = threading.Event()
+
+    def revoke_in_the_other_order() -> None:
+        begun.set()
+        with transaction.atomic():
+            app.control.revoke([second, first])
+        connections["default"].close()
+
+    thread = threading.Thread(target=revoke_in_the_other_order)
+    with transaction.atomic():
+        app.control.revoke(first)
+        thread.start()
+        begun.wait(5)
+        thread.join(0.3)
+        assert thread.is_alive()
+        app.control.revoke(second)
+    thread.join(10)
+    assert (waiting(), told) == (set(), [[second, first]])

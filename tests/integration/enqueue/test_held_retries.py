@@ -151,7 +151,6 @@ def test_a_lost_connection_is_replaced(
     app = make()
     connections["default"].ensure_connection()
     connections["default"].connection.close()
-    connections["default"].errors_occurred = True
     trace(app, 3600)
     assert (len(rows()), at_broker(app)) == (1, 0)
 

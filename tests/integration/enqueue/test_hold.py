@@ -78,6 +78,23 @@ def test_a_time_that_has_passed_is_due_at_once(database: str, add: Any) -> None:
     assert CeleryOutbox.objects.due().count() == 2
 
 
+@pytest.mark.parametrize("eta", [datetime.min, datetime.max])
+def test_the_ends_of_the_calendar_are_times_of_every_time_zone(
+    database: str, add: Any, eta: datetime
+) -> None:
+    add.apply_async((1,), eta=eta)
+    (row,) = rows()
+    for hours in (-12, 14):
+        assert row.eta.astimezone(timezone(timedelta(hours=hours))).year in (1969, 1970, 9998)
+
+
+@pytest.mark.parametrize("countdown", ["soon", float("nan"), 1e12])
+def test_a_countdown_that_is_none_is_named(database: str, add: Any, countdown: Any) -> None:
+    with pytest.raises((TypeError, ValueError, OverflowError), match="countdown must be seconds"):
+        add.apply_async((1,), countdown=countdown)
+    assert rows() == []
+
+
 def test_both_kinds_and_calls_without_a_time_can_share_an_insert(
     database: str, app: Any, add: Any
 ) -> None:
