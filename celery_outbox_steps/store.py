@@ -43,7 +43,7 @@ class Stats:
     waiting: int
     """Rows that are due, and held by no relay."""
     scheduled: int
-    """Rows that are not due yet and were never attempted."""
+    """Rows that are not due yet: stored for later, or rescheduled."""
     in_flight: int
     """Rows that a relay holds."""
     backing_off: int
@@ -221,7 +221,7 @@ class OperatorStore(Protocol):
         """End the pause. False if there was none."""
 
     def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
-        """Calls that are not due yet and were never attempted, the next one first.
+        """Calls that are not due yet: stored for later, or rescheduled. The next one first.
 
         `task_name` is a name, or a pattern with `*` for any text and `?` for any character.
         """

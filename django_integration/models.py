@@ -79,7 +79,7 @@ class CeleryOutboxQuerySet(models.QuerySet["CeleryOutbox"]):
         return self.filter(schema.IN_FLIGHT.q)
 
     def scheduled(self) -> CeleryOutboxQuerySet:
-        """Not due yet, and never attempted."""
+        """Not due yet: stored for later, or rescheduled."""
         return self.filter(schema.SCHEDULED.q)
 
     def backing_off(self) -> CeleryOutboxQuerySet:

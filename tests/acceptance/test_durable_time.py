@@ -12,7 +12,7 @@ from django.db import connections
 
 from tests import helpers
 from tests.acceptance.load import steady_load
-from tests.chaos.workers import clock_shifter, skewed
+from tests.chaos.workers import skewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,8 +181,6 @@ def test_a_revoke_against_relays_either_deletes_the_call_or_it_arrives(
 def test_a_wrong_clock_of_worker_and_caller_changes_nothing(
     skew: str, stage_with: Callable[..., Stage]
 ) -> None:
-    if clock_shifter() is None:
-        helpers.require_program("faketime")
     stage = stage_with()
     stage.worker(**skewed(skew))
     began = time.monotonic()

@@ -13,7 +13,7 @@ from tests import helpers
 from tests.acceptance.conftest import LEDGER_DB
 from tests.acceptance.load import watched_load
 from tests.acceptance.stage import Stage
-from tests.chaos.workers import clock_shifter, skewed
+from tests.chaos.workers import skewed
 from tests.harness.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -207,8 +207,6 @@ def test_it_converges_by_itself(
     databases: AliasedDatabases,
     private_server: Callable[[str], PrivateServer],
 ) -> None:
-    if clock_shifter() is None:
-        helpers.require_program("faketime")
     postgres, rabbit = private_server("postgres"), private_server("rabbitmq")
     alias = databases.make("postgres", service=postgres.service, suffix="_fleet")
     stage = stage_with(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kombu import Connection
 
-from tests import helpers
-from tests.chaos.workers import clock_shifter, skewed
+from tests.chaos.workers import skewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 def test_a_wrong_clock_shortens_and_lengthens_no_ttl(
     skew: str, stage_with: Callable[..., Stage]
 ) -> None:
-    if clock_shifter() is None:
-        helpers.require_program("faketime")
     stage = stage_with()
     stage.worker(**skewed(skew))
     stage.send_parcels(5, expires=600)

@@ -48,8 +48,11 @@ LIBRARIES = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfake
 
 def skewed(offset: str) -> dict[str, str]:
     """What to add to the environment of a process for another wall clock; nothing else shifts."""
+    library = clock_shifter()
+    if library is None:
+        helpers.require_program("faketime")
     return {
-        "LD_PRELOAD": clock_shifter() or "",
+        "LD_PRELOAD": library or "",
         "FAKETIME": offset,
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "PYTHONPATH": f"{Path(__file__).parent / 'skewed'}{os.pathsep}{ROOT}",
