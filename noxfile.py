@@ -39,8 +39,11 @@ MATRIX = [
 ]
 # The kombu of its time, and not the newest one that it accepts.
 KOMBU = {"5.4": "kombu<5.4", "5.5": "kombu<5.6", "5.6": "kombu<5.7", "5.7": "kombu>=5.7"}
-LATER = [f"tests/integration/enqueue/test_{each}.py"
-         for each in ("hold", "changes", "held_retries", "on_commit")]  # fmt: skip
+CALLS = [
+    f"tests/integration/enqueue/test_{each}.py"
+    for each in ("hold", "changes", "held_retries", "on_commit", "keys", "failed_tasks")
+]
+ONCE = "tests/integration/inbox"
 
 
 @nox.session
@@ -58,8 +61,8 @@ def package(session: nox.Session) -> None:
     ("python", "celery", "django"), MATRIX, ids=[f"py{p}-celery{c}-django{d}" for p, c, d in MATRIX]
 )
 def matrix(session: nox.Session, celery: str, django: str) -> None:
-    """The unit tests, the calls for later, and the demo with its real worker, on one combination
-    of versions. Of the databases: SQLite, and those that answer."""
+    """The unit tests, calls for later and with keys, `@once`, failed tasks, and the demo with its
+    real worker, on one combination of versions. Of the databases: SQLite, and those that answer."""
     session.install("build")
     dist = build(session)
     install_wheel(session, dist, f"celery[redis]~={celery}.0", f"Django~={django}.0", KOMBU[celery])
@@ -67,7 +70,7 @@ def matrix(session: nox.Session, celery: str, django: str) -> None:
                 "f'Python {sys.version.split()[0]}, Celery {celery.__version__}, '"
                 "f'kombu {kombu.__version__}, Django {django.__version__}')")  # fmt: skip
     session.install("psycopg[binary]", "mysqlclient")
-    run_tests(session, dist, "tests/unit", *LATER)
+    run_tests(session, dist, "tests/unit", *CALLS, ONCE)
     with session.chdir(stage(session) / "examples" / "shop"):
         session.run("python", "-m", "demo", env=clean())
 

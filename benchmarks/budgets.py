@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.sections import cost, enqueue, growth, held, latency, relay
+from benchmarks.sections import cost, enqueue, growth, held, latency, once, relay
 
 if TYPE_CHECKING:
     from benchmarks.plan import Plan
@@ -47,6 +47,10 @@ def budgets(results: Results, plan: Plan) -> list[Budget]:
         found = results.sections.get(section)
         return found.spread(contender, metric) if found else None
 
+    def more(section: str, contender: str, reference: str, metric: str) -> Spread | None:
+        found = results.sections.get(section)
+        return found.difference(contender, reference, metric) if found else None
+
     parked = growth.parked_name(growth.OURS, plan.parked)
     steady = latency.contender(latency.OURS, 200)
     held_rows = held.held_name(plan.held[0])
@@ -76,4 +80,7 @@ def budgets(results: Results, plan: Plan) -> list[Budget]:
                True, "ms", value("held_lateness", held.contender(), "p99")),
         Budget(f"Relay with {held_rows} besides the due ones, against none", 0.95,
                False, TIMES, times("held_rate", held_rows, held.NONE_HELD, "rate")),
+        Budget("`@once` around an empty task on PostgreSQL, more than `transaction.atomic`", 1000,
+               True, "µs", more("once", once.contender(once.ONCE), once.contender(once.ATOMIC),
+                                "run")),
     ]  # fmt: skip

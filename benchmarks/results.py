@@ -56,10 +56,17 @@ class Section:
 
     def ratio(self, contender: str, reference: str, metric: str) -> Spread | None:
         """How many times the reference, round by round."""
-        mine = self.values.get(contender, {}).get(metric, [])
-        other = self.values.get(reference, {}).get(metric, [])
-        pairs = [a / b for a, b in zip(mine, other, strict=False) if b]
+        pairs = [a / b for a, b in self._pairs(contender, reference, metric) if b]
         return Spread.of(pairs) if pairs else None
+
+    def difference(self, contender: str, reference: str, metric: str) -> Spread | None:
+        """How much more than the reference, round by round."""
+        pairs = [a - b for a, b in self._pairs(contender, reference, metric)]
+        return Spread.of(pairs) if pairs else None
+
+    def _pairs(self, contender: str, reference: str, metric: str) -> list[tuple[float, float]]:
+        found = (self.values.get(each, {}).get(metric, []) for each in (contender, reference))
+        return list(zip(*found, strict=False))
 
 
 @dataclass

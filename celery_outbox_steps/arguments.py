@@ -17,12 +17,10 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHOOSE = "Specify which dead letters: ids, --task-name, --since, --until or --all."
-NOTHING_TO_PURGE = (
-    "Nothing to purge: give --published-older-than or --dead-older-than, or set "
-    "CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION."
-)
+CHOOSE = "Specify which dead letters: ids, --task-name, --kind, --since, --until or --all."
 WATCH_SECONDS = 2.0
+KINDS = ("message", "task")
+"""Those of `celery_outbox_steps.store`, which every `celery` command would have to import here."""
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -85,21 +83,34 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic since click 
             self.fail(str(exc), param, ctx)
 
 
+def _list_limit(first: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """How long a list may be, and what it begins with."""
+    return click.option(
+        "--limit",
+        type=Parsed(count),
+        default="100",
+        metavar="COUNT",
+        help=f"At most this many, {first} first. Default: 100.",
+    )
+
+
 IDS = click.argument("ids", nargs=-1, type=int)
 TASK_IDS = click.argument("task_ids", nargs=-1, required=True)
 TASK_NAME = click.option(
     "--task-name", metavar="NAME", help="Only dead letters of this task. * and ? are wildcards."
 )
+KIND = click.option(
+    "--kind",
+    type=click.Choice(KINDS),
+    metavar="KIND",
+    help="Only dead letters of this kind: message (it could not be published) or task (it failed in"
+    " a worker).",
+)
+DEAD_LIMIT = _list_limit("the newest")
 SCHEDULED_TASK = click.option(
     "--task-name", metavar="PATTERN", help="Only calls of this task. * and ? are wildcards."
 )
-SCHEDULED_LIMIT = click.option(
-    "--limit",
-    type=Parsed(count),
-    default="100",
-    metavar="COUNT",
-    help="At most this many, the next one first. Default: 100.",
-)
+SCHEDULED_LIMIT = _list_limit("the next one")
 SINCE = click.option(
     "--since",
     type=Parsed(moment),

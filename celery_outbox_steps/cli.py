@@ -1,4 +1,4 @@
-"""`celery -A proj outbox status | scheduled | cancel | send-now | drain | replay | purge`.
+"""`celery -A proj outbox status | scheduled | cancel | send-now | drain | dead | replay | purge`.
 
 The one implementation of every command: `django_integration.management` takes arguments, help and
 code from here. Loaded by every `celery` command through the entry point `celery.commands`, so it
@@ -16,12 +16,19 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_outbox_steps import arguments
 from celery_outbox_steps.errors import OutboxError
-from celery_outbox_steps.status_text import FATES, counted, scheduled_text, status_text
+from celery_outbox_steps.status_text import (
+    FATES,
+    counted,
+    dead_text,
+    scheduled_text,
+    status_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+MORE = "There are more than these {}: use a larger --limit."
 STDOUT = "celery_outbox_steps.cli.stdout"
 """Key in click's `Context.meta` of the file that a command writes to, if not sys.stdout."""
 
@@ -87,7 +94,7 @@ def scheduled(ctx: click.Context, task_name: str | None, limit: int, *, as_json:
     found, more = operate.scheduled(ctx.obj.app, task_name, limit)
     output.print_line(json.dumps(found) if as_json else scheduled_text(found, task_name))
     if more:
-        click.echo(f"There are more than these {limit}: use a larger --limit.", err=True)
+        click.echo(MORE.format(limit), err=True)
 
 
 @outbox.command(cls=OutboxCommand)
@@ -138,8 +145,30 @@ def drain(ctx: click.Context, *, as_json: bool) -> None:
 
 
 @outbox.command(cls=OutboxCommand)
+@arguments.TASK_NAME
+@arguments.KIND
+@arguments.DEAD_LIMIT
+@arguments.JSON
+@click.pass_context
+def dead(
+    ctx: click.Context, task_name: str | None, kind: str | None, limit: int, *, as_json: bool
+) -> None:
+    """List the dead letters: id, when, kind, task, its id, why. `replay` takes the first id."""
+    from celery_outbox_steps import operate
+    from celery_outbox_steps.store import DeadLetters
+
+    output = Output(ctx, as_json=as_json)
+    which = DeadLetters(task_name=task_name, kind=kind)
+    found, more = operate.dead_letters(ctx.obj.app, which, limit)
+    output.print_line(json.dumps(found) if as_json else dead_text(found, task_name))
+    if more:
+        click.echo(MORE.format(limit), err=True)
+
+
+@outbox.command(cls=OutboxCommand)
 @arguments.IDS
 @arguments.TASK_NAME
+@arguments.KIND
 @arguments.SINCE
 @arguments.UNTIL
 @arguments.ALL
@@ -151,23 +180,24 @@ def replay(
     ctx: click.Context,
     ids: tuple[int, ...],
     task_name: str | None,
+    kind: str | None,
+    *,
     since: datetime | None,
     until: datetime | None,
-    *,
     limit: int | None,
     everything: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Move dead letters back into the outbox: by id, by task name, by time, or --all."""
+    """Move dead letters back into the outbox: by id, task name, kind, time, or --all."""
     from celery_outbox_steps import operate
     from celery_outbox_steps.store import DeadLetters
 
-    if not (ids or task_name or since or until or everything):
+    if not (ids or task_name or kind or since or until or everything):
         raise click.UsageError(arguments.CHOOSE)
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
     older_than, newer_than = (arguments.seconds_since(moment) for moment in (until, since))
-    which = DeadLetters(tuple(ids) or None, task_name, older_than, newer_than)
+    which = DeadLetters(tuple(ids) or None, task_name, older_than, newer_than, kind)
     found = operate.count_dead_letters(app, which, limit)
     if dry_run:
         output.print_result(
@@ -184,6 +214,7 @@ def replay(
 @arguments.PUBLISHED_OLDER_THAN
 @arguments.DEAD_OLDER_THAN
 @arguments.TASK_NAME
+@arguments.KIND
 @arguments.DRY_RUN
 @arguments.JSON
 @click.pass_context
@@ -192,17 +223,16 @@ def purge(
     published_older_than: float | None,
     dead_older_than: float | None,
     task_name: str | None,
+    kind: str | None,
     *,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Delete published rows and dead letters that are older than their retention."""
+    """Delete published rows, dead letters and inbox entries that are older than their retention."""
     from celery_outbox_steps import operate
 
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
-    plan = operate.purge_plan(app, published_older_than, dead_older_than, task_name)
-    if plan.is_empty:
-        raise click.UsageError(arguments.NOTHING_TO_PURGE)
+    plan = operate.purge_plan(app, published_older_than, dead_older_than, task_name, kind)
     counts, verb = operate.count_purgeable(app, plan), "would be deleted"
     if not dry_run:
         total = sum(counts.values())
@@ -212,7 +242,8 @@ def purge(
         verb = "deleted"
     published = counted(counts["published"], "published row")
     dead_letters = counted(counts["dead_letters"], "dead letter")
-    output.print_result(counts, f"{published} and {dead_letters} {verb}")
+    entries = counted(counts["inbox"], "inbox entry", "inbox entries")
+    output.print_result(counts, f"{published}, {dead_letters} and {entries} {verb}")
 
 
 class Output:

@@ -55,7 +55,7 @@ def describe(error: BaseException, limit: int = 1000) -> str:
     text = _class_and_message(error)
     if error.__cause__ is not None:
         text += f" ({_class_and_message(error.__cause__)})"
-    text = printable(text)
+    text = printable(text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

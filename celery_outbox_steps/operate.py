@@ -23,6 +23,7 @@ from celery_outbox_steps.store import DeadLetters, OperatorStore, RelayStore, lo
 
 if TYPE_CHECKING:
     from celery_outbox_steps.fleet import SeenMember
+    from celery_outbox_steps.store import DeadLetter, ScheduledCall
 
 CHUNK = 1000
 
@@ -84,13 +85,12 @@ def resume(app: Any) -> None:
 
 def scheduled(app: Any, task_name: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
     """The calls that are not due yet, the next one first, and whether there are more."""
-    found = []
-    for store in load_stores(app):
-        with _closing(store):
-            calls = store.scheduled(task_name, limit + 1)
-            found += [{"database": store.name, **asdict(call)} for call in calls]
-    found.sort(key=lambda call: call["seconds"])
-    return found[:limit], len(found) > limit
+    return _listed(app, lambda store: store.scheduled(task_name, limit + 1), limit)
+
+
+def dead_letters(app: Any, which: DeadLetters, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """The selected dead letters, the newest first, and whether there are more."""
+    return _listed(app, lambda store: store.list_dead_letters(which, limit + 1), limit)
 
 
 def cancel(app: Any, task_ids: Sequence[str]) -> dict[str, bool]:
@@ -146,14 +146,10 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
-    """What a purge deletes. None means: nothing of that kind."""
+    """What a purge deletes, beside expired entries of the inbox. None: nothing of that kind."""
 
     published_older_than: float | None = None
     dead_letters: DeadLetters | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self.published_older_than is None and self.dead_letters is None
 
 
 def purge_plan(
@@ -161,13 +157,13 @@ def purge_plan(
     published_older_than: float | None = None,
     dead_older_than: float | None = None,
     task_name: str | None = None,
+    kind: str | None = None,
 ) -> PurgePlan:
     """The plan; an age that is not given comes from the setting `retention` or `dlq_retention`."""
     published = _given_or_set(app, published_older_than, "retention")
     dead = _given_or_set(app, dead_older_than, "dlq_retention")
-    return PurgePlan(
-        published, None if dead is None else DeadLetters(task_name=task_name, older_than=dead)
-    )
+    letters = DeadLetters(task_name=task_name, older_than=dead, kind=kind)
+    return PurgePlan(published, None if dead is None else letters)
 
 
 def purge(app: Any, plan: PurgePlan, progress: Progress = no_progress) -> dict[str, int]:
@@ -175,6 +171,7 @@ def purge(app: Any, plan: PurgePlan, progress: Progress = no_progress) -> dict[s
     return {
         "published": _in_chunks(app, partial(_purge_published, plan), progress),
         "dead_letters": _in_chunks(app, partial(_purge_dead_letters, plan), progress),
+        "inbox": _in_chunks(app, lambda store: store.purge_expired_entries(CHUNK), progress),
     }
 
 
@@ -184,6 +181,7 @@ def count_purgeable(app: Any, plan: PurgePlan) -> dict[str, int]:
     return {
         "published": 0 if age is None else _sum_of(app, lambda each: each.count_published(age)),
         "dead_letters": 0 if dead is None else count_dead_letters(app, dead),
+        "inbox": _sum_of(app, lambda store: store.count_expired_entries()),
     }
 
 
@@ -246,6 +244,18 @@ def _sum_of(app: Any, count: Callable[[OperatorStore], int]) -> int:
         with _closing(store):
             total += count(store)
     return total
+
+
+def _listed(
+    app: Any, read: Callable[[OperatorStore], Sequence[ScheduledCall | DeadLetter]], limit: int
+) -> tuple[list[dict[str, Any]], bool]:
+    """What is nearest in time, of all databases, and whether there is more than `limit`."""
+    found = []
+    for store in load_stores(app):
+        with _closing(store):
+            found += [{"database": store.name, **asdict(each)} for each in read(store)]
+    found.sort(key=lambda each: each["seconds"])
+    return found[:limit], len(found) > limit
 
 
 def _for_each_store(app: Any, step: Callable[[OperatorStore], Any]) -> None:

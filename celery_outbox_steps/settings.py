@@ -257,6 +257,20 @@ SETTINGS = (
         "Seconds to keep dead letters until a purge may delete them. Default: forever.",
     ),
     Setting(
+        "inbox_retention",
+        7 * 86_400.0,
+        SECONDS,
+        "Seconds to remember work that `@once` protects, unless it names another time; then a "
+        "purge may delete the entry. A message that is delivered again after that runs again.",
+    ),
+    Setting(
+        "keep_failed_tasks",
+        (),
+        NAMES,
+        "Task names and fnmatch patterns. A task that failed for good in a worker is kept as a "
+        "dead letter, and can be replayed.",
+    ),
+    Setting(
         "redactor",
         None,
         MAYBE_DOTTED,

@@ -1,4 +1,4 @@
-"""The status of an outbox, and what is scheduled, as text for people.
+"""The status of an outbox, what is scheduled and what is dead, as text for people.
 
 Pure: takes what `operate` returns, which `--json` prints as it is. Part of `cli.py`.
 """
@@ -21,6 +21,7 @@ COUNTS = {
     "backing off": "backing_off",
     "failing": "failing",
     "dead letters": "dead_letters",
+    "failed tasks": "failed_tasks",
     "kept": "published",
 }
 
@@ -65,6 +66,22 @@ def scheduled_text(found: list[dict[str, Any]], task_name: str | None) -> str:
     )
 
 
+def dead_text(found: list[dict[str, Any]], task_name: str | None) -> str:
+    """A line per dead letter, and below it the reason."""
+    if not found:
+        wanted = f" of {task_name}; * and ? are wildcards" if task_name else ""
+        return f"no dead letters{wanted}"
+    several = len({letter["database"] for letter in found}) > 1
+    lines = []
+    for letter in found:
+        where = f"  ({letter['database']})" if several else ""
+        task = f"{letter['task_name']}[{letter['task_id']}]"
+        ago = f"{letter['dead_at'][:19]}Z  {age(letter['seconds'])} ago"
+        lines.append(f"{letter['id']}  {letter['kind']}  {ago}  {task}{where}")
+        lines.append(f"    {first_line(letter['failure_reason'])}")
+    return "\n".join(lines)
+
+
 def _call(call: dict[str, Any]) -> str:
     """The task and its arguments, if it has any, shortened."""
     given = [text for text in (call["args"], call["kwargs"]) if text not in ("[]", "{}")]
@@ -75,8 +92,8 @@ def _shortened(text: str) -> str:
     return text if len(text) <= ARGUMENTS else f"{text[: ARGUMENTS - 1]}…"
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _has_due(found: dict[str, Any]) -> bool:

@@ -51,12 +51,15 @@ class Stats:
     failing: int
     """Rows with at least one failed attempt, in any of the four states above."""
     dead_letters: int
+    """Messages that could not be published, and failed tasks."""
     published: int
     """Published rows that are kept (retention)."""
     oldest_due_seconds: float
     """For how long the message that has been due longest has been due; 0 if none is due."""
     capped: bool
     """Whether a count stopped at its cap: read the counts as "at least"."""
+    failed_tasks: int = 0
+    """Of the dead letters, those of kind "task"."""
     holders: tuple[dict[str, Any], ...] = field(default=())
     """The relays that hold rows: relay, rows, seconds left of the lease."""
     top_failing: tuple[dict[str, Any], ...] = field(default=())
@@ -87,6 +90,33 @@ class ScheduledCall:
     kwargs: str
 
 
+MESSAGE, TASK = "message", "task"
+KINDS = (MESSAGE, TASK)
+"""A dead letter is a message that could not be published, or a task that failed in a worker."""
+LONGEST_REASON = 2_000
+"""Characters of a reason in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter in a list."""
+
+    id: int
+    """For a replay."""
+    kind: str
+    """One of `KINDS`."""
+    task_id: str
+    task_name: str
+    dead_at: str
+    """In ISO 8601."""
+    seconds: float
+    """Since then, by the database's clock."""
+    retries: int
+    """Failed attempts to publish the message, or failed runs of the task."""
+    failure_reason: str
+    """At most `LONGEST_REASON` characters of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
     """A selection of dead letters; by default all. Ages in seconds, by the database's clock."""
@@ -96,6 +126,8 @@ class DeadLetters:
     """The name, or a pattern with `*` for any text and `?` for any character."""
     older_than: float | None = None
     newer_than: float | None = None
+    kind: str | None = None
+    """One of `KINDS`."""
 
 
 class RelayStore(Protocol):
@@ -237,6 +269,9 @@ class OperatorStore(Protocol):
         """Make the rows of these tasks due at once. Returns the tasks that still waited: with a row
         that is not published and held by no relay."""
 
+    def list_dead_letters(self, which: DeadLetters, limit: int = 1000) -> list[DeadLetter]:
+        """The selected dead letters, the newest first."""
+
     def count_dead_letters(self, which: DeadLetters) -> int:
         """How many dead letters are selected."""
 
@@ -251,6 +286,12 @@ class OperatorStore(Protocol):
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
         """Delete up to `limit` published rows that are older than `older_than` seconds."""
+
+    def count_expired_entries(self) -> int:
+        """How many entries of the inbox have expired. A Store without an inbox has none."""
+
+    def purge_expired_entries(self, limit: int = 1000) -> int:
+        """Delete up to `limit` entries of the inbox that have expired."""
 
     def close(self) -> None:
         """Close the connection. The next use opens it again."""

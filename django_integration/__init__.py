@@ -1,6 +1,6 @@
-"""The Django side of the outbox: `OutboxCelery`, the tables, the Store.
+"""The Django side of the outbox: `OutboxCelery`, `once`, the tables, the Store.
 
-Importing this package needs no configured Django: its two names are resolved on first use, and the
+Importing this package needs no configured Django: its names are resolved on first use, and the
 models load with the app registry. A task call enters in `app.py`; the relay reads and settles rows
 through `store/`.
 """
@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from django_integration.app import OutboxCelery
     from django_integration.enqueue.enqueuer import TransactionRequired
+    from django_integration.inbox.once import once
 
-__all__ = ["OutboxCelery", "TransactionRequired"]
+__all__ = ["OutboxCelery", "TransactionRequired", "once"]
 
-_MODULES = {"OutboxCelery": "app", "TransactionRequired": "enqueue.enqueuer"}
+_MODULES = {
+    "OutboxCelery": "app",
+    "TransactionRequired": "enqueue.enqueuer",
+    "once": "inbox.once",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,9 @@ from django_integration.celery_hooks.tasks import (
 from django_integration.conf import DjangoDefaults
 from django_integration.enqueue.capture import CapturingProducer
 from django_integration.enqueue.hold import when_of, without_time
+from django_integration.enqueue.keys import KEY, ON_CONFLICT, drop_key, take_key
+from django_integration.keys import stored_key
+from django_integration.schema import Key
 from django_integration.upstream.celery import DjangoTaskByDefault, registry_of
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class OutboxCelery(DjangoTaskByDefault):
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
             # Older Celery treats the same method of two apps as one receiver.
             beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
+        signals.task_failure.connect(self._on_failure, dispatch_uid=f"celery_outbox.{id(self)}")
 
     def prepare_config(self, c: Any) -> Any:
         """As Celery's, but Django's settings are read faster."""
@@ -83,13 +87,21 @@ class OutboxCelery(DjangoTaskByDefault):
         return Enqueuer(self)
 
     def send_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Store the call; same arguments as Celery's, and `outbox_using` for a database alias."""
-        using = kwargs.pop("outbox_using", None)
+        """Store the call; same arguments as Celery's, and `outbox_using` for a database alias.
+
+        With `outbox_key`, only if no call with this key waits; `outbox_on_conflict="replace"` puts
+        it in that one's place. The result's `was_stored` tells; its id is of the one that waits.
+        """
+        using = kwargs.pop("outbox_using") if "outbox_using" in kwargs else None
         if len(args) > _NAME_ARGS_KWARGS:
             args, kwargs = (), self._named(args, kwargs)
         name = kwargs["name"] if "name" in kwargs else args[0] if args else ""
         if bypasses_outbox.get():
             return self._send_directly(name, using, args, kwargs)
+        task = kwargs["task_type"] if "task_type" in kwargs else None  # noqa: SIM401  each call counts
+        key = None
+        if KEY in kwargs or ON_CONFLICT in kwargs or getattr(task, KEY, None) is not None:
+            key = take_key(task, name, args, kwargs, strict=self.current_worker_task is None)
         settings = self.outbox.settings
         if settings.exclude_tasks and settings.excludes(name):
             return super().send_task(*args, **kwargs)
@@ -98,9 +110,15 @@ class OutboxCelery(DjangoTaskByDefault):
         if "countdown" in kwargs or "eta" in kwargs:
             when = when_of(kwargs, settings.hold)
             kwargs = kwargs if when is None else without_time(kwargs)
-        producer, result = self._capture(args, kwargs)
-        if producer.messages:  # none if a custom AMQP class, or one in a test, dropped it
-            self.outbox.store(database, name, result.id, producer, when)
+        producer, result = self.capture(args, kwargs)
+        if not producer.messages:  # a custom AMQP class, or one in a test, dropped it
+            return result
+        if key is None:
+            self.outbox.store(database, name, result.id, producer, when=when)
+        else:
+            result.was_stored = None  # in a bulk, that is known at its end
+            wanted = Key(stored_key(key.text), key.replace, result)
+            self.outbox.store(database, name, result.id, producer, when=when, key=wanted)
         return result
 
     async def asend_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
@@ -133,7 +151,7 @@ class OutboxCelery(DjangoTaskByDefault):
         options = named.pop("options", {})
         return {**named, **options}
 
-    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Let Celery build the message. The caller's own producer or connection is ignored."""
         for name in ("producer", "publisher", "connection"):
             kwargs.pop(name, None)
@@ -149,6 +167,7 @@ class OutboxCelery(DjangoTaskByDefault):
         Receivers of Celery's signals may call tasks: those calls are not retries, and are stored.
         """
         settings = self.outbox.settings
+        drop_key(kwargs)
         with bypassing_outbox(bypass=False):
             _forget_last_eta(kwargs)
             when = when_of(kwargs, settings.hold_retries)
@@ -176,7 +195,7 @@ class OutboxCelery(DjangoTaskByDefault):
     ) -> AsyncResult:
         """Store a call so that it is committed even if the caller's transaction is rolled back."""
         options = dict(kwargs) if when is None else without_time(kwargs)
-        producer, result = self._capture(args, options)
+        producer, result = self.capture(args, options)
         if producer.messages:
             self.outbox.store_apart(using, name, result.id, producer, when)
         return result
@@ -193,6 +212,13 @@ class OutboxCelery(DjangoTaskByDefault):
 
     def _on_beat(self, **_: Any) -> None:
         self.outbox.in_beat = True
+
+    def _on_failure(self, sender: Any, **failure: Any) -> None:
+        """Imported here: it uses parts of Celery that only a worker loads."""
+        from django_integration.celery_hooks.failed_tasks import keep_failed_task
+
+        if sender.app is self:  # another app in this process has settings of its own
+            keep_failed_task(self, sender, failure)
 
     def _on_configured(self, source: Any, **_: Any) -> None:
         install_fast_settings(source, self._forget_settings)

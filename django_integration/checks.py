@@ -9,14 +9,18 @@ module turns its errors into Django's messages. Ids are stable: one per kind of 
     E003 a path that can't be imported   E006 an outbox in tenant schemas
     W001 unapplied migrations            W002 a database that a relay can't work on
     W003 LISTEN does not work: the relay will poll
+    W004 a task with @once that Celery acknowledges too early
+    W005 a task with @once in a database whose inbox is never purged
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
@@ -24,6 +28,7 @@ from django.db.migrations.executor import MigrationExecutor
 from celery_outbox_steps.errors import ConfigurationError, StoreError
 from celery_outbox_steps.settings import SETTINGS, RelayConfig, Setting, meant_by, read, unknown
 from django_integration.conf import celery_app, django_settings
+from django_integration.inbox.once import Protection, protection_of
 from django_integration.models import APP_LABEL
 from django_integration.store.session import write_alias
 from django_integration.tenancy import HINT, wrong_settings
@@ -52,6 +57,25 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # 
     ]
 
 
+@register(TAG)
+def check_once(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """Check the tasks that `@once` protects: what it promises depends on two options of Celery."""
+    try:
+        app = celery_app()
+        aliases = read(app.conf, "databases")
+    except ConfigurationError:
+        return []  # `check_settings` reports it
+    protected = _protected_tasks(app)
+    return [
+        *(_acknowledged_early(task) for task, _ in protected if not _is_acknowledged_late(task)),
+        *(
+            _never_purged(task, each.using)
+            for task, each in protected
+            if each.using not in (None, *(aliases or [write_alias()]))
+        ),
+    ]
+
+
 @register(TAG, Tags.database)
 def check_databases(
     app_configs: Any = None,  # noqa: ARG001
@@ -70,6 +94,43 @@ def check_databases(
         if alias in (databases or ())
         for message in _check_database(alias, notify=notify)
     ]
+
+
+def _protected_tasks(app: Any) -> list[tuple[Any, Protection]]:
+    """The tasks with `@once`: all of them for `manage.py check`, else those that are imported."""
+    if sys.argv[1:2] == ["check"]:
+        _import_tasks(app)
+    found = ((task, protection_of(task)) for task in app.tasks.values())
+    return [(task, protection) for task, protection in found if protection is not None]
+
+
+def _import_tasks(app: Any) -> None:
+    """Not in a worker, which runs the checks before it has imported its own tasks."""
+    modules = [f"{each.name}.tasks" for each in apps.get_app_configs()]
+    for name in (*modules, *app.loader.default_modules):
+        with suppress(Exception):  # a worker reports tasks that can't be imported
+            app.loader.import_task_module(name)
+
+
+def _is_acknowledged_late(task: Any) -> bool:
+    return bool(task.acks_late and task.reject_on_worker_lost)
+
+
+def _acknowledged_early(task: Any) -> CheckMessage:
+    return Warning(
+        f"{task.name} has @once, but a worker that is lost takes its message with it.",
+        hint="Set acks_late=True and reject_on_worker_lost=True for the task, or"
+        " CELERY_TASK_ACKS_LATE and CELERY_TASK_REJECT_ON_WORKER_LOST.",
+        id="celery_outbox.W004",
+    )
+
+
+def _never_purged(task: Any, alias: str | None) -> CheckMessage:
+    return Warning(
+        f"{task.name} has @once in database {alias!r}, whose inbox no purge looks at.",
+        hint="Add the database to CELERY_OUTBOX_DATABASES.",
+        id="celery_outbox.W005",
+    )
 
 
 def _is_ours(name: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The tables: messages to publish, dead letters, the relays of the fleet, and the pause.
+"""The tables: messages to publish, dead letters, the inbox, the relays of the fleet, the pause.
 
 Names, clocks and states come from `schema.py`; a state is a method of `CeleryOutbox.objects`. The
 hot paths (enqueue, claim, settle) write SQL of their own, see `django_integration.enqueue.rows` and
@@ -18,6 +18,7 @@ __all__ = [
     "APP_LABEL",
     "CeleryOutbox",
     "CeleryOutboxDeadLetter",
+    "CeleryOutboxInbox",
     "CeleryOutboxPause",
     "CeleryOutboxQuerySet",
     "CeleryOutboxRelay",
@@ -99,6 +100,9 @@ class CeleryOutbox(StoredMessage):
     """A message that the caller's transaction committed."""
 
     due_at = models.DateTimeField(null=True, default=DatabaseNow)
+    # Unique among the rows that have one: the index is made by the migration, because only some
+    # databases can leave the rows without a key out of it.
+    outbox_key = models.CharField(max_length=255, null=True)
     updated_at = models.DateTimeField(null=True)
     # The lease stays out of every index, so that PostgreSQL can claim with HOT updates.
     claimed_by = models.CharField(max_length=255, null=True)
@@ -120,10 +124,13 @@ class CeleryOutbox(StoredMessage):
 
 
 class CeleryOutboxDeadLetter(StoredMessage):
-    """A message that could not be published, with the reason."""
+    """A message that could not be published, or whose task failed, with the reason."""
 
     dead_at = models.DateTimeField(default=DatabaseNow)
     failure_reason = models.TextField()
+    # NULL is "message": relays of earlier releases do not know this column.
+    kind = models.CharField(max_length=255, null=True)
+    traceback = models.TextField(null=True)
 
     class Meta:
         app_label = APP_LABEL
@@ -133,6 +140,30 @@ class CeleryOutboxDeadLetter(StoredMessage):
             models.Index(fields=["dead_at"], name="celery_outbox_dl_dead_at"),
             models.Index(fields=["task_id"], name="celery_outbox_dl_task_id"),
         ]
+
+
+class CeleryOutboxInbox(models.Model):
+    """Work that is done, or being done in an open transaction, and must not be done again."""
+
+    inbox_key = models.CharField(max_length=255, primary_key=True)
+    task_name = models.CharField(max_length=255)
+    created_at = models.DateTimeField(default=DatabaseNow)
+    expires_at = models.DateTimeField()
+    duplicates = models.PositiveIntegerField(default=0)
+    # The return value as kombu serialised it; all NULL if it was None.
+    content_type = models.CharField(max_length=255, null=True)
+    content_encoding = models.CharField(max_length=255, null=True)
+    result = models.BinaryField(null=True)
+
+    class Meta:
+        app_label = APP_LABEL
+        db_table = schema.INBOX
+        verbose_name = "inbox entry"
+        verbose_name_plural = "inbox entries"
+        indexes = [models.Index(fields=["expires_at"], name="celery_outbox_inbox_expires")]
+
+    def __str__(self) -> str:
+        return f"{self.task_name} {self.inbox_key}".strip()
 
 
 class CeleryOutboxRelay(models.Model):

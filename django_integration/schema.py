@@ -21,11 +21,13 @@ from celery_outbox_steps.messages import ClaimedMessage
 APP_LABEL = "celery_outbox"
 OUTBOX = "celery_outbox"
 DEAD_LETTER = "celery_outbox_dead_letter"
+INBOX = "celery_outbox_inbox"
 RELAY = "celery_outbox_relay"
 PAUSE = "celery_outbox_pause"
-TABLES = (OUTBOX, DEAD_LETTER, RELAY, PAUSE)
+TABLES = (OUTBOX, DEAD_LETTER, INBOX, RELAY, PAUSE)
 DUE_INDEX = "celery_outbox_due"
 TASK_ID_INDEX = "celery_outbox_task_id"
+KEY_INDEX = "celery_outbox_key"
 CHANNEL = "celery_outbox"
 """PostgreSQL's NOTIFY channel."""
 HELD_PAYLOAD = "held"
@@ -46,8 +48,19 @@ class When(NamedTuple):
     """Counted by the database's clock."""
 
 
+class Key(NamedTuple):
+    """The key of a call: at most one row with it waits."""
+
+    text: str
+    """As stored."""
+    replace: bool
+    """Whether it takes the place of a row that waits; otherwise that is kept."""
+    result: Any
+    """The caller's, which is told what became of the call."""
+
+
 class Row(NamedTuple):
-    """What a call stores. Field names are column names, except the last."""
+    """What a call stores. Field names are column names, except the last two."""
 
     task_id: str
     task_name: str
@@ -62,9 +75,10 @@ class Row(NamedTuple):
     structlog_context: str | None
     when: When | None = None
     """None: due at once."""
+    key: Key | None = None
 
 
-CALL_COLUMNS = Row._fields[:-1]
+CALL_COLUMNS = Row._fields[: Row._fields.index("when")]
 MESSAGE_COLUMNS = (*CALL_COLUMNS, "eta", "created_at", "schema_version", "retries")
 """The columns that an outbox row and a dead letter share, except the id."""
 CLAIMED_COLUMNS = ClaimedMessage._fields[: ClaimedMessage._fields.index("waited")]
@@ -166,6 +180,9 @@ BACKING_OFF = DUE_TIME_AHEAD & UNLEASED & POSTPONED
 """Not due yet: after a failure, or because the broker was unavailable."""
 UNCLAIMED = PENDING & UNLEASED
 """Held by no relay, due or not: may be cancelled or given another time."""
+UNHELD = PENDING & State("claimed_by IS NULL", Q(claimed_by__isnull=True))
+"""No relay holds it, and none that held it last can still settle it: calls with its key may be
+dropped for it, or take its place."""
 UNTOUCHED = State("claimed_by IS NULL", Q(claimed_by__isnull=True)) & NEVER_ATTEMPTED
 """No relay ever held it: its message certainly never left."""
 FAILING = PENDING & State("retries > 0", Q(retries__gt=0))

@@ -33,7 +33,7 @@ outbox_message_dead_lettered = Signal()
 
 
 def emit_created(rows: Iterable[Any], sender: Any) -> None:
-    """Tell the receivers about rows that were just written. The caller knows that there are any."""
+    """Tell the receivers about rows that were just written."""
     for row in rows:
         _send(outbox_message_created, sender, task_id=row.task_id, task_name=row.task_name)
 

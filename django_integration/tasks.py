@@ -12,7 +12,6 @@ from typing import Any
 from celery import shared_task
 
 from celery_outbox_steps import operate
-from celery_outbox_steps.observe.log import log
 
 
 @shared_task(bind=True, name="celery_outbox.purge", ignore_result=True)  # type: ignore[untyped-decorator]
@@ -24,6 +23,4 @@ def purge(
 ) -> dict[str, int]:
     """Delete what is older than its retention. Ages are seconds; by default from the settings."""
     plan = operate.purge_plan(self.app, published_older_than, dead_older_than, task_name)
-    if plan.is_empty:
-        log("celery_outbox_nothing_to_purge")
     return operate.purge(self.app, plan)

@@ -37,7 +37,7 @@ django_integration/enqueue/enqueuer.py
     Enqueuer.database: picks the connection that the row belongs to
     Enqueuer._check_transaction: without an open transaction, warns or refuses
 django_integration/app.py
-    OutboxCelery._capture: gives Celery a producer that sends nothing
+    OutboxCelery.capture: gives Celery a producer that sends nothing
 > Celery's own send_task builds the message and publishes it
 django_integration/enqueue/capture.py
     CapturingProducer.publish: lets kombu serialise the message

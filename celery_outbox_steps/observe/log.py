@@ -223,6 +223,31 @@ CALLER_EVENTS = {
     ),
 }
 
+TASK_EVENTS = {
+    "celery_outbox_duplicate": Event(
+        INFO,
+        "%s[%s] was done before; its stored result is returned",
+        "A task with `@once` was delivered again, or called again with the same key. Its work is "
+        "not repeated; the stored result goes to the result backend and the continuation.",
+        ("task_id", "task_name"),
+    ),
+    "celery_outbox_failed_task_kept": Event(
+        INFO,
+        "%s[%s] is a dead letter now; replay it when its cause is fixed",
+        "A task failed for good, and `keep_failed_tasks` names it. Its message, exception and "
+        "traceback stay in the dead letters until it is replayed or purged.",
+        ("database", "task_id", "task_name"),
+    ),
+    "celery_outbox_failed_task_not_kept": Event(
+        ERROR,
+        "%s[%s] failed and is no dead letter: %s",
+        "A task that `keep_failed_tasks` names failed for good, but could not be stored: the "
+        "database is away, or the message can't be stored. Its result says FAILURE as usual; it "
+        "can't be replayed.",
+        ("task_id", "task_name", "error"),
+    ),
+}
+
 COMMON_EVENTS = {
     "celery_outbox_metrics_failed": Event(
         ERROR,
@@ -238,20 +263,11 @@ COMMON_EVENTS = {
     ),
 }
 
-PURGE_EVENTS = {
-    "celery_outbox_nothing_to_purge": Event(
-        WARNING,
-        "set CELERY_OUTBOX_RETENTION or CELERY_OUTBOX_DLQ_RETENTION, or give the task an age",
-        "The task `celery_outbox.purge` ran, but no retention is set and no age was given. "
-        "Nothing was deleted.",
-    ),
-}
-
 SECTIONS = {
     "The relay": RELAY_EVENTS,
     "The caller": CALLER_EVENTS,
+    "Tasks in a worker": TASK_EVENTS,
     "Both": COMMON_EVENTS,
-    "The purge task": PURGE_EVENTS,
 }
 EVENTS = {name: event for section in SECTIONS.values() for name, event in section.items()}
 

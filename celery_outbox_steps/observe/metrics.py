@@ -56,12 +56,17 @@ METRICS = {
     "messages.fenced": Metric(
         "counter", ("database",), "Rows lost to another relay before they were settled."
     ),
+    "tasks.failed": Metric(
+        "counter",
+        MESSAGE_TAGS,
+        "Tasks that failed for good and are kept as dead letters (`keep_failed_tasks`).",
+    ),
     "queue.depth": Metric(
         "gauge",
         ("database",),
         "Rows that should be published by now: waiting, in flight or backing off. Not scheduled.",
     ),
-    "dead_letter.count": Metric("gauge", ("database",), "Dead letters."),
+    "dead_letter.count": Metric("gauge", ("database",), "Dead letters of both kinds."),
     "oldest_pending_age_seconds": Metric(
         "gauge", ("database",), "Time since the oldest of these rows was due for the first time."
     ),
@@ -109,6 +114,9 @@ class Metrics(Recorder):
         self._meter.count_messages(
             {("messages.enqueued", name): count for name, count in counts.items()}, database
         )
+
+    def on_failed_task(self, database: str, task_name: str) -> None:
+        self._meter.count_messages({("tasks.failed", task_name): 1}, database)
 
     def on_batch(self, database: str, result: BatchResult) -> None:
         tags = {"database": database}

@@ -50,6 +50,9 @@ class Recorder:
     def on_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
         """Rows are committed, in the caller: how many of each task name."""
 
+    def on_failed_task(self, database: str, task_name: str) -> None:
+        """A task failed for good, in its worker, and is kept as a dead letter."""
+
     def around_tick(self) -> Around:
         """The relay uses the database and the broker: suppress the spans of its own work.
 
@@ -151,6 +154,9 @@ class Recorders:
 
     def report_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
         self._call_hooks("on_enqueued", database, counts)
+
+    def report_failed_task(self, database: str, task_name: str) -> None:
+        self._call_hooks("on_failed_task", database, task_name)
 
     def report_settled(self, store: RelayStore, outcomes: Sequence[Outcome]) -> None:
         self._call_hooks("on_settled", store, outcomes)

@@ -14,7 +14,14 @@ from typing import Any
 
 from celery_outbox_steps.envelope import SUPPORTED_VERSIONS, size_of
 from celery_outbox_steps.messages import ClaimedMessage, Outcome, Published
-from celery_outbox_steps.store import ORPHANED, SHOWN, ScheduledCall
+from celery_outbox_steps.store import (
+    LONGEST_REASON,
+    MESSAGE,
+    ORPHANED,
+    SHOWN,
+    DeadLetter,
+    ScheduledCall,
+)
 
 
 @dataclass(slots=True)
@@ -45,12 +52,13 @@ class MemoryRow:
 
 @dataclass(slots=True)
 class MemoryDeadLetter:
-    """A row that could not be published, with the reason."""
+    """A row that could not be published, or whose task failed, with the reason."""
 
     id: int
     row: MemoryRow
     dead_at: float
     failure_reason: str
+    kind: str = MESSAGE
 
 
 def is_due(row: MemoryRow, now: float) -> bool:
@@ -96,6 +104,14 @@ def scheduled_call(row: MemoryRow, now: float) -> ScheduledCall:
     due_at = row.due_at or now
     shown = row.args[:SHOWN], row.kwargs[:SHOWN]
     return ScheduledCall(row.task_id, row.task_name, iso_text(due_at), due_at - now, *shown)
+
+
+def dead_letter(letter: MemoryDeadLetter, now: float) -> DeadLetter:
+    row, reason = letter.row, letter.failure_reason[:LONGEST_REASON]
+    when = iso_text(letter.dead_at), now - letter.dead_at
+    return DeadLetter(
+        letter.id, letter.kind, row.task_id, row.task_name, *when, row.retries, reason
+    )
 
 
 def matches(name: str, pattern: str) -> bool:

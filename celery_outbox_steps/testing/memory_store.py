@@ -30,7 +30,10 @@ from celery_outbox_steps.messages import (
 )
 from celery_outbox_steps.store import (
     INTERRUPTED,
+    MESSAGE,
     ORPHANED,
+    TASK,
+    DeadLetter,
     DeadLetters,
     Sample,
     ScheduledCall,
@@ -44,6 +47,7 @@ from celery_outbox_steps.testing.memory_rows import (
     claimed_message,
     clear_lease,
     counted_by_state,
+    dead_letter,
     is_due,
     is_free,
     is_leased,
@@ -107,6 +111,12 @@ class MemoryStore:
             row = MemoryRow(**{"id": next(self._ids), "task_name": task_name, **columns})
             self.rows[row.id] = row
             return row.id
+
+    def add_failed_task(self, task_name: str = "tests.task", **columns: Any) -> int:
+        """Store a dead letter of a task that failed in a worker. Returns its id."""
+        with self._lock:
+            row = self.rows.pop(self.add(task_name, **columns))
+            return self._add_dead_letter(row, "ValueError: no", TASK)
 
     def snapshot(self) -> tuple[list[MemoryRow], list[MemoryDeadLetter]]:
         """Copies of all rows and dead letters, as they are at one moment."""
@@ -200,6 +210,7 @@ class MemoryStore:
                 **counted_by_state(pending, now),
                 failing=len(failing),
                 dead_letters=len(self.dead_letters),
+                failed_tasks=len(self._selected(DeadLetters(kind=TASK))),
                 published=len(self.rows) - len(pending),
                 oldest_due_seconds=max([0.0, *(now - (row.due_at or now) for row in pending)]),
                 capped=False,
@@ -248,6 +259,11 @@ class MemoryStore:
                 row.eta = None if row.eta is None else row.due_at
             return [row.task_id for row in found]
 
+    def list_dead_letters(self, which: DeadLetters, limit: int = 1000) -> list[DeadLetter]:
+        with self._lock:
+            newest = self._selected(which)[::-1][:limit]
+            return [dead_letter(letter, self._clock()) for letter in newest]
+
     def count_dead_letters(self, which: DeadLetters) -> int:
         with self._lock:
             return len(self._selected(which))
@@ -269,6 +285,13 @@ class MemoryStore:
     def count_published(self, older_than: float) -> int:
         with self._lock:
             return len(self._published(older_than))
+
+    def count_expired_entries(self) -> int:
+        """It has no inbox: that is a table beside the project's data."""
+        return 0
+
+    def purge_expired_entries(self, limit: int = 1000) -> int:  # noqa: ARG002  as the protocol has it
+        return 0
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
         with self._lock:
@@ -297,6 +320,7 @@ class MemoryStore:
             and (which.task_name is None or matches(letter.row.task_name, which.task_name))
             and (which.older_than is None or letter.dead_at < now - which.older_than)
             and (which.newer_than is None or letter.dead_at >= now - which.newer_than)
+            and (which.kind is None or letter.kind == which.kind)
         ]
 
     def _write_outcome(self, outcome: Outcome, relay_id: str) -> bool:
@@ -313,7 +337,8 @@ class MemoryStore:
                 row.claimed_by = ORPHANED if message.orphaned else None
             case Dead(_, error, attempts):
                 row.retries = attempts
-                self._move_to_dead_letters(row, error)
+                del self.rows[row.id]
+                self._add_dead_letter(row, error, MESSAGE)
             case Expired():
                 del self.rows[row.id]
         return True
@@ -334,10 +359,10 @@ class MemoryStore:
         row.last_error = error
         clear_lease(row)
 
-    def _move_to_dead_letters(self, row: MemoryRow, error: str) -> None:
-        del self.rows[row.id]
-        letter_id = next(self._ids)
-        self.dead_letters[letter_id] = MemoryDeadLetter(letter_id, row, self._clock(), error)
+    def _add_dead_letter(self, row: MemoryRow, reason: str, kind: str) -> int:
+        letter = MemoryDeadLetter(next(self._ids), row, self._clock(), reason, kind)
+        self.dead_letters[letter.id] = letter
+        return letter.id
 
     def _move_to_outbox(self, letter: MemoryDeadLetter) -> None:
         del self.dead_letters[letter.id]

@@ -212,7 +212,7 @@ REPLAY = Operation(
     action="replay",
     title="Replay dead letters",
     explanation="These messages go back into the outbox and are due now. Their failed attempts are"
-    " reset to 0.",
+    " reset to 0. A task that failed runs again, with the same id.",
     done="Back in the outbox",
     left_alone="They are no longer dead letters, or another user is replaying them.",
     flag=CHANGE,

@@ -21,8 +21,8 @@ from django.utils.html import format_html
 from django.utils.text import capfirst
 
 from celery_outbox_steps.settings import load
-from django_integration.admin.filters import STATE, TASK_NAME
-from django_integration.admin.formatting import moment
+from django_integration.admin.filters import KIND, STATE, TASK_NAME
+from django_integration.admin.formatting import moment, preformatted
 from django_integration.admin.paging import REACH, CappedPaginator, along_indexes
 from django_integration.admin.summary import summary_for
 from django_integration.conf import celery_app, django_settings
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 else:
     Base = admin.ModelAdmin
 
-LONGEST_TEXT = 20_000
 UNREADABLE = "[not readable]"
 
 
@@ -117,7 +116,7 @@ class StoredMessageAdmin(ReadOnlyAdmin):
         return SlimChangeList
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
-        return lookup in (STATE, TASK_NAME)
+        return lookup in (STATE, TASK_NAME, KIND)
 
     def get_search_results(
         self,
@@ -169,11 +168,11 @@ class StoredMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Arguments")
     def shown_args(self, row: StoredMessage) -> str:
-        return _preformatted(row.visible_args)
+        return preformatted(row.visible_args)
 
     @admin.display(description="Keyword arguments")
     def shown_kwargs(self, row: StoredMessage) -> str:
-        return _preformatted(row.visible_kwargs)
+        return preformatted(row.visible_kwargs)
 
     @admin.display(description="Message")
     def shown_options(self, row: StoredMessage) -> str:
@@ -181,7 +180,7 @@ class StoredMessageAdmin(ReadOnlyAdmin):
             options = redaction.visible_options(row.options, _redactor())
         except (ValueError, TypeError, AttributeError):
             return UNREADABLE
-        return _preformatted(json.dumps(options, indent=2, default=str))
+        return preformatted(json.dumps(options, indent=2, default=str))
 
     @admin.display(description="Payload")
     def payload_size(self, row: StoredMessage) -> str:
@@ -192,14 +191,7 @@ class StoredMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Structlog context")
     def shown_context(self, row: StoredMessage) -> str:
-        return _preformatted(row.structlog_context or "")
-
-
-def _preformatted(text: str) -> str:
-    cut = len(text) - LONGEST_TEXT
-    if cut > 0:
-        text = f"{text[:LONGEST_TEXT]}\n… {cut:,} more characters"
-    return format_html('<pre class="outbox-text">{}</pre>', text) if text else "-"
+        return preformatted(row.structlog_context or "")
 
 
 def _redactor() -> redaction.Redactor | None:

@@ -1,7 +1,7 @@
-"""The filters beside a list: the state of a row, and the name of its task.
+"""The filters beside a list: the state of a row, the kind of a dead letter, the name of a task.
 
 The task name is typed, not chosen: a list of all names would read the whole table. The browser
-suggests the names among the newest rows. Neither filter reads beyond the window of `paging.py`.
+suggests the names among the newest rows. No filter reads beyond the window of `paging.py`.
 """
 
 # ruff: noqa: ARG002  the signatures are Django's
@@ -12,8 +12,10 @@ from urllib.parse import parse_qsl
 
 from django.contrib import admin
 from django.contrib.admin.views.main import PAGE_VAR, SEARCH_VAR
+from django.db.models import Q
 
 from celery_outbox_steps.envelope import ascii_text
+from celery_outbox_steps.store import KINDS, MESSAGE, TASK
 from django_integration.admin import states
 from django_integration.admin.paging import within_window
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 STATE = "state"
 TASK_NAME = "task_name"
+KIND = "kind"
 ROWS_FOR_SUGGESTIONS = 1_000
 """The newest rows, whose task names are suggested."""
 
@@ -73,14 +76,36 @@ class TaskNameFilter(admin.SimpleListFilter):
         }
 
 
+class KindFilter(admin.SimpleListFilter):
+    """Messages that could not be published, or tasks that failed.
+
+    The task name, which comes next, keeps it within the window.
+    """
+
+    title = "kind"
+    parameter_name = KIND
+    conditions = {
+        MESSAGE: Q(kind=MESSAGE) | Q(kind__isnull=True),  # earlier releases leave it empty
+        TASK: Q(kind=TASK),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(MESSAGE, "Message not published"), (TASK, "Task failed")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(self.conditions.get(self.value() or "", Q()))
+
+
 class DeadTaskNameFilter(TaskNameFilter):
-    """The filter of the dead letters, which have no states: it sets its own window."""
+    """The last filter of the dead letters, which have no states: it sets the window."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         matching = super().queryset(request, queryset)
-        if not self.value() or request.GET.get(SEARCH_VAR):
+        filtered = self.value() or request.GET.get(KIND) in KINDS
+        if not filtered or request.GET.get(SEARCH_VAR):
             return matching
-        newest = queryset.order_by(*states.NEWEST_FIRST).values("id", "task_name")
+        every = queryset.model._default_manager.using(queryset.db)
+        newest = every.order_by(*states.NEWEST_FIRST).values("id", "task_name", "kind")
         return within_window([newest], matching)
 
 

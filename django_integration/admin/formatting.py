@@ -1,4 +1,4 @@
-"""Points in time and errors, formatted for the pages of the admin.
+"""Points in time, errors and long texts, formatted for the pages of the admin.
 
 Pure functions without a query. Texts that come from a row are escaped.
 """
@@ -16,6 +16,9 @@ from celery_outbox_steps.health import age
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+
+LONGEST_TEXT = 20_000
 
 
 def moment(point: datetime | None) -> str:
@@ -40,3 +43,11 @@ def failure(attempts: int, error: str | None) -> str:
         truncatechars(line, 90),
         f"{attempts} failed attempt{'' if attempts == 1 else 's'}",
     )
+
+
+def preformatted(text: str) -> str:
+    """A long text as it is, up to a limit."""
+    cut = len(text) - LONGEST_TEXT
+    if cut > 0:
+        text = f"{text[:LONGEST_TEXT]}\n… {cut:,} more characters"
+    return format_html('<pre class="outbox-text">{}</pre>', text) if text else "-"

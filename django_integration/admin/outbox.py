@@ -15,6 +15,7 @@ from django_integration.admin import actions, states
 from django_integration.admin.base import StoredMessageAdmin
 from django_integration.admin.filters import STATE, StateFilter, TaskNameFilter
 from django_integration.admin.formatting import failure, moment
+from django_integration.keys import readable_key
 from django_integration.models import CeleryOutbox
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class OutboxAdmin(StoredMessageAdmin):
                     "state",
                     "created_at",
                     "wanted_at",
+                    "key",
                     "due_at",
                     "updated_at",
                     "published_at",
@@ -98,6 +100,11 @@ class OutboxAdmin(StoredMessageAdmin):
             states.STATES[row.state].label,
             _detail(row),
         )
+
+    @admin.display(description="Key", empty_value="-")
+    def key(self, row: CeleryOutbox) -> str | None:
+        """While it waits, calls with the same key are dropped or take its place."""
+        return row.outbox_key and readable_key(row.outbox_key)
 
     @admin.display(description="Last error")
     def error(self, row: CeleryOutbox) -> str:

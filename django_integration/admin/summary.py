@@ -186,12 +186,17 @@ def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
         Tile(
             "Dead letters",
             _counted(stats.dead_letters),
-            "given up, until replayed",
+            _failed_tasks(stats) or "given up, until replayed",
             links.dead_letters(),
             dead,
         ),
         *((kept,) if stats.published else ()),
     )
+
+
+def _failed_tasks(stats: Stats) -> str:
+    failed = stats.failed_tasks
+    return f"{_counted(failed)} failed task{'' if failed == 1 else 's'}" if failed else ""
 
 
 def _oldest(stats: Stats) -> str:

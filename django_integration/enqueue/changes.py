@@ -19,10 +19,9 @@ from celery_outbox_steps import wakeups
 from celery_outbox_steps.errors import StoreError
 from django_integration.enqueue.after_commit import run_after_commit
 from django_integration.enqueue.hold import when_for
-from django_integration.enqueue.transactions import is_open
 from django_integration.store import waiting
 from django_integration.store.base import DIALECTS
-from django_integration.store.session import Session, outbox_aliases
+from django_integration.store.session import Session, is_open, outbox_aliases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -30,22 +30,25 @@ from django_integration.enqueue.call_stack import (
 )
 from django_integration.enqueue.changes import Changes
 from django_integration.enqueue.hold import seconds_ahead
+from django_integration.enqueue.keyed import store_keyed
 from django_integration.enqueue.redaction import redact
 from django_integration.enqueue.rows import Row, insert, notify_relay
 from django_integration.enqueue.sealing import copy_arguments, seal_captured
 from django_integration.enqueue.settings import EnqueueSettings, Meters
-from django_integration.enqueue.transactions import is_command_line_call, is_open
+from django_integration.enqueue.transactions import is_command_line_call
+from django_integration.inbox.once import once_in
 from django_integration.store.base import DIALECTS
-from django_integration.store.session import own_wrapper, write_alias
+from django_integration.store.session import is_open, own_wrapper, write_alias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_integration.enqueue.capture import CapturingProducer
-    from django_integration.schema import When
+    from django_integration.schema import Key, When
 
 NOTIFY_INTERVAL = 0.05
 """Seconds between two NOTIFYs of a process: each takes a global lock in PostgreSQL at commit."""
@@ -72,6 +75,7 @@ class Enqueuer:
 
     def __init__(self, app: Any) -> None:
         self._app = app
+        self._sender = type(app)
         self._warned: set[Any] = set()
         self._notified: dict[str, float] = {}
         self._meters = Meters(app)
@@ -106,16 +110,20 @@ class Enqueuer:
         task_name: str,
         task_id: str,
         producer: CapturingProducer,
+        *,
         when: When | None = None,
+        key: Key | None = None,
     ) -> None:
         """Write the captured message as a row, now or at the end of the current bulk."""
-        row = self._row(task_name, task_id, producer, when)
+        row = self._row(task_name, task_id, producer, when, key)
         innermost = self._buffer.get()
         buffer = None if innermost is None else buffer_for(innermost, connection)
-        if buffer is None:
+        if buffer is not None:
+            buffer.add(connection, [row])
+        elif key is None:
             self._write(connection, [row])
         else:
-            buffer.add(connection, [row])
+            self._write_keyed(connection, [row])
 
     def store_apart(
         self,
@@ -141,6 +149,10 @@ class Enqueuer:
         finally:
             own.close()
 
+    def captured_row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
+        """What a call would store, for a failed task that is kept."""
+        return self._row(task_name, task_id, producer, None)
+
     @contextlib.contextmanager
     def bulk(self, *, as_it_grows: bool = False) -> Iterator[None]:
         """Collect the calls of a block and write them at its end, unless it raises.
@@ -150,7 +162,7 @@ class Enqueuer:
         if block_may_be_suspended():
             yield
             return
-        own = BulkBuffer(self._write, self._buffer.get(), as_it_grows=as_it_grows)
+        own = BulkBuffer(self._write_bulk, self._buffer.get(), as_it_grows=as_it_grows)
         token = self._buffer.set(own)
         ended = False
         try:
@@ -180,6 +192,16 @@ class Enqueuer:
         Part of the caller's transaction.
         """
         return self._changes.send_now(task_id)
+
+    def once(
+        self, key: str, *, using: str | None = None, keep: timedelta | float | None = None
+    ) -> AbstractContextManager[bool]:
+        """A transaction around work that must not be done twice. `with` gives whether to do it.
+
+        False if another transaction with this key has committed; one that is open is waited for.
+        `using` and `keep` as for `@once`.
+        """
+        return once_in(self._app, key, using, keep)
 
     def cancel(self, task_ids: Sequence[str], in_doubt: Callable[[list[str]], None]) -> set[str]:
         """For `app.control.revoke()`: see `Changes.cancel`."""
@@ -227,7 +249,12 @@ class Enqueuer:
             log("celery_outbox_after_commit", task_name, place, task_name=task_name, place=place)
 
     def _row(
-        self, task_name: str, task_id: str, producer: CapturingProducer, when: When | None
+        self,
+        task_name: str,
+        task_id: str,
+        producer: CapturingProducer,
+        when: When | None,
+        key: Key | None = None,
     ) -> Row:
         sealed = seal_captured(producer)
         redacted: tuple[str | None, str | None] = (None, None)
@@ -236,7 +263,15 @@ class Enqueuer:
             redacted = redact(redactor, task_name, partial(copy_arguments, sealed, producer.body))
         name, uuid = stored_id(task_name), stored_id(task_id)
         context = self.settings.recorders.caller_context()
-        return Row(uuid, name, *sealed, *redacted, *context, when)
+        return Row(uuid, name, *sealed, *redacted, *context, when, key)
+
+    def _write_bulk(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
+        keyed = [row for row in rows if row.key is not None]
+        plain = [row for row in rows if row.key is None] if keyed else rows
+        if plain:
+            self._write(connection, plain)
+        if keyed:
+            self._write_keyed(connection, keyed)
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         hook = after_commit(connection, self._committed)
@@ -248,11 +283,23 @@ class Enqueuer:
                 insert(connection, rows, notify=notify, soon=self.settings.soon)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
-        sender = type(self._app)
-        if signals.outbox_message_created.has_listeners(sender):
-            signals.emit_created(rows, sender)
+        if signals.outbox_message_created.has_listeners(self._sender):
+            signals.emit_created(rows, self._sender)
         due_in = 0.0 if held < len(rows) else min(seconds_ahead(row.when) for row in rows)
         hook.add(rows, notified=notify and held < len(rows), due_in=due_in)
+
+    def _write_keyed(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
+        """Write rows with keys. Those that are dropped for a row that waits are not reported."""
+        with self.settings.recorders.storing(rows):
+            stored = store_keyed(connection, rows, partial(insert, connection))
+        if stored:
+            hook = after_commit(connection, self._committed)
+            due_in = min(seconds_ahead(row.when) for row in stored)
+            notify = due_in <= self.settings.soon and self._may_notify(connection, hook)
+            if notify:
+                notify_relay(connection)
+            signals.emit_created(stored, self._sender)
+            hook.add(stored, notified=notify, due_in=due_in)
 
     def _notifies(self, connection: BaseDatabaseWrapper) -> bool:
         return connection.vendor == "postgresql" and self.settings.notify

@@ -16,6 +16,8 @@ from celery_outbox_steps.settings import load, read
 from django_integration.schema import LOOK_AHEAD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from django_integration.enqueue.redaction import Redactor
 
 
@@ -38,6 +40,19 @@ class Meters:
             return self._made[1]
 
 
+class TaskNames(frozenset[str]):
+    """Names and fnmatch patterns of tasks, as a setting has them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__()
+        self._patterns = [each for each in names if set(each) & set("*?[")]
+
+    def match(self, task_name: str) -> bool:
+        return task_name in self or any(
+            fnmatch.fnmatchcase(task_name, pattern) for pattern in self._patterns
+        )
+
+
 class EnqueueSettings:
     """One app's settings at one time."""
 
@@ -50,11 +65,9 @@ class EnqueueSettings:
         self.hold_retries: float | None = read(app.conf, "hold_retries")
         self.redactor: Redactor | None = load(app.conf, "redactor")
         self.recorders = recorders_for(app, meters.get())
-        self.exclude_tasks: frozenset[str] = frozenset(read(app.conf, "exclude_tasks"))
-        self._patterns = [each for each in self.exclude_tasks if set(each) & set("*?[")]
+        self.exclude_tasks = TaskNames(read(app.conf, "exclude_tasks"))
+        self.keep_failed_tasks = TaskNames(read(app.conf, "keep_failed_tasks"))
 
     def excludes(self, task_name: str) -> bool:
         """Whether `CELERY_OUTBOX_EXCLUDE_TASKS` sends this task directly to the broker."""
-        return task_name in self.exclude_tasks or any(
-            fnmatch.fnmatchcase(task_name, pattern) for pattern in self._patterns
-        )
+        return self.exclude_tasks.match(task_name)

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 
-def is_open(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a row that is written now would be part of the caller's transaction."""
-    return connection.in_atomic_block or not connection.get_autocommit()
-
-
 def is_command_line_call() -> bool:
     """Whether `celery call` makes the call: there is no transaction that it could be part of."""
     context = click.get_current_context(silent=True)

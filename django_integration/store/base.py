@@ -19,6 +19,7 @@ from celery_outbox_steps.errors import StoreNotReady
 from django_integration.schema import MESSAGE_COLUMNS, OUTBOX, TABLES
 from django_integration.store import maintenance, stats, waiting
 from django_integration.store.dialect import ClaimRequest, Dialect, LeasedRow
+from django_integration.store.failed_tasks import insert_failed_task
 from django_integration.store.fleet import FleetTables
 from django_integration.store.listen import Listener, WakePipe
 from django_integration.store.mysql import MySQL
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.fleet import Fleet, Member, Place
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
-    from celery_outbox_steps.store import DeadLetters, Sample, ScheduledCall, Stats
+    from celery_outbox_steps.store import DeadLetter, DeadLetters, Sample, ScheduledCall, Stats
+    from django_integration.schema import Row
+    from django_integration.store.failed_tasks import Failure
 
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": PostgreSQL, "mysql": MySQL, "sqlite": SQLite}
 
@@ -89,11 +92,7 @@ class DjangoStore:
         with self._session.errors():
             wrapper = self._session.open()
             problem = self._dialect.check(wrapper)
-            missing = _missing_parts(wrapper)
-        if missing:
-            problem = problem or (
-                f"no {missing}; run: python manage.py migrate --database={self.name} celery_outbox"
-            )
+            problem = problem or missing_migrations(wrapper)
         if problem:
             raise StoreNotReady(f"database {self.name!r}: {problem}")
 
@@ -185,6 +184,13 @@ class DjangoStore:
         """For the admin's actions, see `waiting.make_due`."""
         waiting.make_due(self._session, self._dialect, ids)
 
+    def list_dead_letters(self, which: DeadLetters, limit: int = 1000) -> list[DeadLetter]:
+        return maintenance.list_dead(self._session, self._dialect, which, limit)
+
+    def keep_failed_task(self, row: Row, failure: Failure) -> None:
+        """For `celery_hooks/failed_tasks.py`, see `failed_tasks.insert_failed_task`."""
+        insert_failed_task(self._session, self._dialect, row, failure)
+
     def count_dead_letters(self, which: DeadLetters) -> int:
         return maintenance.count_dead(self._session, self._dialect, which)
 
@@ -199,6 +205,12 @@ class DjangoStore:
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
         return maintenance.delete_kept(self._session, self._dialect, older_than, limit)
+
+    def count_expired_entries(self) -> int:
+        return maintenance.count_expired(self._session, self._dialect)
+
+    def purge_expired_entries(self, limit: int = 1000) -> int:
+        return maintenance.delete_expired(self._session, self._dialect, limit)
 
     def close(self) -> None:
         self._session.close()
@@ -274,6 +286,13 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
         ) from None
 
 
+def missing_migrations(wrapper: BaseDatabaseWrapper) -> str:
+    """What the migrations have not made yet, and what to do about it; empty if they have run."""
+    missing = _missing_parts(wrapper)
+    migrate = f"python manage.py migrate --database={wrapper.alias} celery_outbox"
+    return f"no {missing}; run: {migrate}" if missing else ""
+
+
 def _missing_parts(wrapper: BaseDatabaseWrapper) -> str:
     """The tables or columns that the migrations have not made yet."""
     with wrapper.cursor() as cursor:
@@ -281,7 +300,7 @@ def _missing_parts(wrapper: BaseDatabaseWrapper) -> str:
         if tables:
             return f"table {', '.join(sorted(tables))}"
         described = wrapper.introspection.get_table_description(cursor, OUTBOX)
-    columns = set(MESSAGE_COLUMNS) - {column.name for column in described}
+    columns = {*MESSAGE_COLUMNS, "outbox_key"} - {column.name for column in described}
     return f"column {', '.join(sorted(columns))}" if columns else ""
 
 

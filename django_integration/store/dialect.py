@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
 from celery_outbox_steps.messages import CONTENTS, ClaimedMessage
-from django_integration.schema import CLAIMED_COLUMNS, DUE_TIME_REACHED, NOW, UNLEASED, State
+from django_integration.schema import CLAIMED_COLUMNS, DUE_TIME_REACHED, INBOX, NOW, UNLEASED, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +69,8 @@ class Dialect:
     """Makes the optimiser use the due index."""
     task_id_hint = ""
     """Makes the optimiser look rows up by the id of their task."""
+    key_hint = ""
+    """Makes the optimiser look rows up by their keys."""
     take_write_lock = ""
     """Waits for the only lock that there is. After a read, a statement could not wait for it."""
     primary_key_hint = ""
@@ -77,10 +79,23 @@ class Dialect:
     """The task's name fits a `like_pattern`, case-sensitively: one parameter."""
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    keep_lock = " FOR UPDATE"
+    """Keeps a row from being claimed. Transactions that only want that need not exclude others."""
+    replace_lock = " FOR UPDATE"
+    unlocks_on_rollback = False
+    """Whether a rollback to a savepoint releases the locks of rows."""
+    stray_lock = ""
+    """The lock that stays on a row that a statement had to look at and did not want: on one that
+    changed while a locking read waited for it, or whose key an INSERT met."""
     explain = ""
     """In front of a SELECT: its plan in JSON, with the number of rows that is expected."""
     estimate_rows = ""
     """The estimated number of rows of a table, from the database's statistics: one parameter."""
+    on_inbox_conflict = "ON CONFLICT (inbox_key) DO UPDATE SET"
+    """What an INSERT does with an entry of the inbox that exists; assignments follow."""
+    loses_transactions = False
+    """Whether a deadlock rolls a transaction back, and the next statement begins another one."""
+    delete_entries = f"DELETE FROM {INBOX}"  # noqa: S608  our own name
     begin_transaction = "BEGIN"
     options: dict[str, Any] = {}
     """Connection options for a relay, unless the project sets them."""
@@ -95,6 +110,16 @@ class Dialect:
     def now(self) -> str:
         return NOW[self.vendor]
 
+    @staticmethod
+    def is_lock_conflict(error: Exception) -> bool:
+        """Whether a statement failed only because another transaction was in its way."""
+        raise NotImplementedError
+
+    @staticmethod
+    def is_aborted(connection: Any) -> bool:  # noqa: ARG004  not all databases abort one
+        """Whether the transaction of this connection can't be committed any more."""
+        return False
+
     def lease_rows(
         self, session: Session, request: ClaimRequest, start: Start | None
     ) -> list[LeasedRow]:
@@ -103,6 +128,9 @@ class Dialect:
 
     def configure_session(self, session: Session) -> None:
         """Called for each connection of our own, before anything else runs on it."""
+
+    def learn_encoding(self, session: Session) -> None:
+        """What `storable_text` has to know of this connection, which is open."""
 
     def check(self, wrapper: Any) -> str:  # noqa: ARG002  most need no more than Django does
         """Why this server is too old, and what to do about it; empty if it is not."""

@@ -1,4 +1,4 @@
-"""Replay and purge of dead letters and kept rows, in chunks.
+"""Dead letters are listed; they and kept rows are replayed and purged, in chunks.
 
 None of it changes a row that a relay could claim. Two processes may do the same at once: each skips
 what the other has locked, so nothing is replayed twice. `DjangoStore` calls it; the commands, the
@@ -10,12 +10,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django_integration.schema import DEAD_LETTER, MESSAGE_COLUMNS, OUTBOX, PUBLISHED
+from celery_outbox_steps.store import LONGEST_REASON, MESSAGE, DeadLetter
+from django_integration.schema import DEAD_LETTER, INBOX, MESSAGE_COLUMNS, OUTBOX, PUBLISHED
 
 if TYPE_CHECKING:
     from celery_outbox_steps.store import DeadLetters
     from django_integration.store.dialect import Dialect
     from django_integration.store.session import Session
+
+KIND = f"coalesce(kind, '{MESSAGE}')"
+"""The kind of a dead letter. Relays leave the column empty, as those of earlier releases do."""
+
+
+def list_dead(
+    session: Session, dialect: Dialect, which: DeadLetters, limit: int
+) -> list[DeadLetter]:
+    """Dead letters, the newest first: they are only appended, so the ids are in this order."""
+    where, params = _matching(dialect, which)
+    found = session.rows(
+        f"SELECT id, {KIND}, task_id, task_name, {dialect.iso_text.format('dead_at')},"
+        f" {dialect.seconds_until.format('dead_at')}, retries, substr(failure_reason, 1, %s)"
+        f" FROM {DEAD_LETTER} WHERE {where} ORDER BY id DESC LIMIT %s",
+        [LONGEST_REASON, *params, limit],
+    )
+    return [
+        DeadLetter(row_id, kind, task, name, died, -float(ahead), retries, reason)
+        for row_id, kind, task, name, died, ahead, retries, reason in found
+    ]
 
 
 def count_dead(session: Session, dialect: Dialect, which: DeadLetters) -> int:
@@ -65,6 +86,30 @@ def delete_kept(session: Session, dialect: Dialect, older_than: float, limit: in
     return _delete(session, dialect, OUTBOX, [row[0] for row in found], f" AND {PUBLISHED.text}")
 
 
+def count_expired(session: Session, dialect: Dialect) -> int:
+    """How many entries of the inbox have expired."""
+    sql = f"SELECT count(*) FROM {INBOX} WHERE {_has_expired(dialect)}"
+    return int(session.rows(sql)[0][0])
+
+
+def delete_expired(session: Session, dialect: Dialect, limit: int) -> int:
+    """Delete entries of the inbox, those that expired first."""
+    found = session.rows(
+        f"SELECT inbox_key FROM {INBOX} WHERE {_has_expired(dialect)} ORDER BY expires_at LIMIT %s",
+        [limit],
+    )
+    if not found:
+        return 0
+    selected, params = dialect.id_in([key for (key,) in found], "inbox_key")
+    return session.run(
+        f"{dialect.delete_entries} WHERE {selected} AND {_has_expired(dialect)}", params
+    )
+
+
+def _has_expired(dialect: Dialect) -> str:
+    return f"expires_at < {dialect.now}"
+
+
 def _published_before(dialect: Dialect) -> str:
     return f"{PUBLISHED.text} AND published_at < {dialect.from_now}"
 
@@ -85,6 +130,9 @@ def _matching(dialect: Dialect, which: DeadLetters) -> tuple[str, list[Any]]:
     if which.newer_than is not None:
         conditions.append(f"dead_at >= {dialect.from_now}")
         params.append(-which.newer_than)
+    if which.kind is not None:
+        conditions.append(f"{KIND} = %s")
+        params.append(which.kind)
     return " AND ".join(conditions) or "1 = 1", params
 
 

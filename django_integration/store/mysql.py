@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from django_integration.schema import DUE_INDEX, TASK_ID_INDEX
+from django_integration.schema import DUE_INDEX, INBOX, KEY_INDEX, TASK_ID_INDEX
 from django_integration.store.dialect import LOCK_TIMEOUT
 from django_integration.store.select_then_update import SelectThenUpdate
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from django_integration.store.session import Session
 
 
+LOCK_CONFLICT = (1205, 1213)
+"""The error numbers of a lock wait timeout and of a deadlock."""
 BEYOND_BMP = re.compile("[^\x00-\uffff]")
 
 
@@ -37,6 +39,7 @@ class MySQL(SelectThenUpdate):
     from_watermark = "due_at >= %s - INTERVAL 1 SECOND AND due_at >= %s"
     due_index_hint = f" FORCE INDEX ({DUE_INDEX})"
     task_id_hint = f" FORCE INDEX ({TASK_ID_INDEX})"
+    key_hint = f" FORCE INDEX ({KEY_INDEX})"
     # A scan of a small table would wait for the rows that other relays hold: a deadlock.
     primary_key_hint = " FORCE INDEX (PRIMARY)"
     task_name_matches = "CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'"
@@ -44,7 +47,16 @@ class MySQL(SelectThenUpdate):
         "SELECT table_rows FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_name = %s"
     )
+    stray_lock = " FOR UPDATE"
+    on_inbox_conflict = "ON DUPLICATE KEY UPDATE"
+    loses_transactions = True
+    # A scan would wait for the entries of tasks that are running.
+    delete_entries = f"DELETE entry FROM {INBOX} AS entry FORCE INDEX (PRIMARY)"
     options = {"connect_timeout": 10}
+
+    @staticmethod
+    def is_lock_conflict(error: Exception) -> bool:
+        return error.args[:1] in [(number,) for number in LOCK_CONFLICT]
 
     def configure_session(self, session: Session) -> None:
         session.run(f"SET SESSION lock_wait_timeout = LEAST(@@lock_wait_timeout, {LOCK_TIMEOUT})")

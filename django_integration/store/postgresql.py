@@ -37,6 +37,10 @@ FOR_SESSION = (
 """One parameter: the process id that the client knows. A pooler invents one for its clients, and
 its session is shared: there the settings last no longer than this statement."""
 FOR_TRANSACTION = f"SELECT {SETTINGS.format(local='true')}"
+LOCK_CONFLICT = ("40001", "40P01", "55P03")
+"""The states of a serialization failure, a deadlock and a `lock_timeout`."""
+IN_ERROR = 3
+"""libpq's PQTRANS_INERROR: a statement failed, and a COMMIT would roll back."""
 FOR_LIST = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
 """For a page of the admin, where sorting is allowed: few rows, or rows in an index's order."""
 
@@ -55,6 +59,11 @@ class PostgreSQL(Dialect):
         " + coalesce(octet_length(payload), 0)"
     )
     from_watermark = "due_at >= to_timestamp(%s - 1) AND due_at >= to_timestamp(%s)"
+    # The weakest that a claim respects, and the strongest that gets along with it: a transaction
+    # that keeps a row may replace it later, without a deadlock with another that does the same.
+    keep_lock = " FOR KEY SHARE"
+    replace_lock = " FOR NO KEY UPDATE"
+    unlocks_on_rollback = True
     explain = "EXPLAIN (FORMAT JSON)"
     estimate_rows = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
     notifies = True
@@ -67,6 +76,15 @@ class PostgreSQL(Dialect):
         "keepalives_interval": 10,
         "keepalives_count": 3,
     }
+
+    @staticmethod
+    def is_lock_conflict(error: Exception) -> bool:
+        cause = error.__cause__
+        return (getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)) in LOCK_CONFLICT
+
+    @staticmethod
+    def is_aborted(connection: Any) -> bool:
+        return bool(connection.connection.info.transaction_status == IN_ERROR)
 
     def lease_rows(
         self, session: Session, request: ClaimRequest, start: Start | None
@@ -88,6 +106,9 @@ class PostgreSQL(Dialect):
 
     def configure_session(self, session: Session) -> None:
         self.pooled, *_ = session.rows(FOR_SESSION, [session.raw.info.backend_pid])[0]
+        self.learn_encoding(session)
+
+    def learn_encoding(self, session: Session) -> None:
         self._holds_any_text = session.raw.info.parameter_status("server_encoding") == "UTF8"
 
     def blocks_event_loop(self, wrapper: Any) -> bool:

@@ -168,6 +168,11 @@ class Session:
             self._wrapper = None
 
 
+def is_open(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a row that is written now would be part of the caller's transaction."""
+    return connection.in_atomic_block or not connection.get_autocommit()
+
+
 def write_alias() -> str:
     """The database that the router names for writing the outbox."""
     # Imported here: models need a configured Django, and importing this module must not.

@@ -28,12 +28,19 @@ class SQLite(SelectThenUpdate):
     content_size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
     due_index_hint = f" INDEXED BY {DUE_INDEX}"
     task_name_matches = "task_name GLOB %s"  # its LIKE ignores case
-    for_update = ""
-    skip_locked = ""
+    for_update = skip_locked = keep_lock = replace_lock = ""
     # The write lock at once: a transaction that reads first could not get it later.
     begin_transaction = "BEGIN IMMEDIATE"
     take_write_lock = f"DELETE FROM {OUTBOX} WHERE id IS NULL"  # noqa: S608  our own name
     watermark = False
+
+    @staticmethod
+    def is_aborted(connection: Any) -> bool:
+        return not connection.connection.in_transaction
+
+    @staticmethod
+    def is_lock_conflict(error: Exception) -> bool:
+        return "locked" in str(error)
 
     def id_in(self, ids: Sequence[Any], column: str = "id") -> tuple[str, list[Any]]:
         # One parameter, whatever the batch size: SQLite limits how many a statement may have.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_outbox_steps.store import Sample, Stats
+from celery_outbox_steps.store import TASK, Sample, Stats
 from django_integration.schema import (
     DEAD_LETTER,
     DUE_TIME_AHEAD,
@@ -86,12 +86,13 @@ def read_stats(session: Session, dialect: Dialect, top: int) -> Stats:
     due = _read_part(session, dialect, DUE_TIME_REACHED)
     ahead = _read_part(session, dialect, DUE_TIME_AHEAD)
     failing, top_failing = _failing(session, dialect, top)
-    dead, dead_capped = _count(session, DEAD_LETTER, "", STATS_CAP)
+    dead, failed_tasks, dead_capped = _count_dead(session)
     kept, kept_capped = _count(session, OUTBOX, f"WHERE {PUBLISHED.text}", STATS_CAP)
     return Stats(
         **_by_state(due, ahead),
         failing=failing,
         dead_letters=dead,
+        failed_tasks=failed_tasks,
         published=kept,
         oldest_due_seconds=due.oldest,
         capped=due.capped or ahead.capped or dead_capped or kept_capped,
@@ -168,6 +169,17 @@ def _count(session: Session, table: str, where: str, cap: int) -> tuple[int, boo
     sql = f"SELECT count(*) FROM (SELECT 1 AS one FROM {table} {where} LIMIT %s) AS counted"
     found = session.rows(sql, [cap + 1])[0][0]
     return min(found, cap), found > cap
+
+
+def _count_dead(session: Session) -> tuple[int, int, bool]:
+    """All dead letters, and the failed tasks among the newest of them."""
+    found, tasks = session.rows(
+        "SELECT count(*), sum(failed) FROM ("
+        f"SELECT CASE WHEN kind = '{TASK}' THEN 1 ELSE 0 END AS failed FROM {DEAD_LETTER}"
+        " ORDER BY id DESC LIMIT %s) AS newest",
+        [STATS_CAP + 1],
+    )[0]
+    return min(found, STATS_CAP), min(int(tasks or 0), STATS_CAP), found > STATS_CAP
 
 
 def planned_rows(session: Session, dialect: Dialect, part: State) -> int:

@@ -117,7 +117,8 @@ class Writes:
         now = self._dialect.now
         changes = (
             f"published_at = {now}, updated_at = {now}, due_at = NULL, {CLEAR_LEASE},"
-            " retries = %s, last_error = NULL"  # count_attempt() counted an attempt that succeeded
+            # count_attempt() counted an attempt that succeeded
+            " retries = %s, last_error = NULL, outbox_key = NULL"
         )
         return sum(
             self._update(changes, [retries], ids, relay_id, OWN_OR_UNCLAIMED)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import helpers
 from tests.acceptance.load import watched_load
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ BEFORE_THE_FLEET = "390c1d0"
 """The last commit without members, slots and renewed leases."""
 BEFORE_HOLDING = "50a492c"
 """The last commit that published calls with an eta at once."""
+BEFORE_KEYS = "a50c0a4"
+"""The last commit without keys, inbox and failed tasks."""
 CALL = """
 from tests.acceptance.project.app import app
 import django; django.setup()
@@ -29,7 +32,10 @@ print(app.send_task("record", countdown=3).id)
 """
 
 
-@pytest.fixture(params=[BEFORE_THE_FLEET, BEFORE_HOLDING], ids=["without fleet", "without hold"])
+@pytest.fixture(
+    params=[BEFORE_THE_FLEET, BEFORE_HOLDING, BEFORE_KEYS],
+    ids=["without fleet", "without hold", "without keys"],
+)
 def old_version(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The code of an earlier commit, to be put in front of this one's."""
     found = subprocess.run(
@@ -63,6 +69,22 @@ def test_a_rolling_deploy_and_its_way_back(stage: Stage, old_version: Path) -> N
     assert traffic.twice() == set()
 
 
+@pytest.mark.parametrize("old_version", [BEFORE_KEYS], indirect=True)
+def test_an_old_relay_publishes_calls_with_keys_and_does_not_keep_them(
+    stage: Stage, old_version: Path
+) -> None:
+    """It leaves the key on a row that it keeps after its publish."""
+    keeping = {"CELERY_OUTBOX_RETENTION": 600}
+    stage.worker(pool="solo", settings=keeping, PYTHONPATH=str(old_version))
+    for _ in range(2):
+        stage.wait_until_ran(stage.enqueue(outbox_key="k"))
+    stage.worker(pool="solo", settings=keeping)
+    stage.wait_until_ran(stage.enqueue(outbox_key="k"))
+    helpers.wait_for(lambda: stage.rows("due_at IS NULL") == 3)
+    assert stage.rows("outbox_key IS NOT NULL") <= 1
+
+
+@pytest.mark.parametrize("old_version", [BEFORE_THE_FLEET, BEFORE_HOLDING], indirect=True)
 def test_an_old_relay_publishes_held_calls_and_a_new_one_the_etas_of_old_calls(
     stage: Stage, old_version: Path
 ) -> None:

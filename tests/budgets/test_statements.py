@@ -47,6 +47,59 @@ def test_a_call_outside_of_a_transaction_is_one_insert(vendor, noop):
     assert len(statements) == 1
 
 
+def test_a_call_without_a_key_names_no_key(vendor, noop):
+    with counted(connection) as statements:
+        noop.delay(1)
+    assert "outbox_key" not in statements[0]
+
+
+KEYED = {
+    "postgresql": {"free": 2, "keep": 5, "replace": 6},
+    "mysql": {"free": 3, "keep": 2, "replace": 3},
+    "sqlite": {"free": 2, "keep": 3, "replace": 4},
+}
+
+
+@pytest.mark.parametrize("on_conflict", [None, "keep", "replace"], ids=str)
+def test_a_call_with_a_key_is_a_fixed_few_statements(vendor, noop, on_conflict):
+    bound = KEYED[vendor][on_conflict or "free"]
+    with transaction.atomic():
+        if on_conflict:
+            noop.apply_async((0,), outbox_key="k")
+        with counted(connection) as statements:
+            noop.apply_async((1,), outbox_key="k", outbox_on_conflict=on_conflict)
+    own = [sql for sql in statements if "pg_notify" not in sql and "id IS NULL" not in sql]
+    assert len(own) == bound
+    assert len(statements) <= bound + 1  # the wake-up, or SQLite's write lock
+
+
+@pytest.mark.postgresql
+def test_calls_without_a_key_write_no_more_than_without_the_index_of_keys(use_database, noop):
+    use_database("postgresql")
+
+    def written():
+        with connection.cursor() as cursor, transaction.atomic():
+            cursor.execute("SELECT pg_current_wal_insert_lsn()")
+            (before,) = cursor.fetchone()
+            for number in range(200):
+                noop.delay(number)
+            cursor.execute("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", [before])
+            return int(cursor.fetchone()[0])
+
+    written()
+    with_index = min(written() for _ in range(3))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP INDEX celery_outbox_key")
+        assert with_index <= min(written() for _ in range(3)) * 1.02
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "CREATE UNIQUE INDEX celery_outbox_key ON celery_outbox (outbox_key)"
+                " WHERE outbox_key IS NOT NULL"
+            )
+
+
 @pytest.mark.parametrize("count", [2, 90])
 def test_a_bulk_is_one_insert(vendor, app, count):
     with transaction.atomic(), counted(connection) as statements, app.outbox_bulk():

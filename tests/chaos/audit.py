@@ -81,6 +81,8 @@ class Audit:
                     continue
 
     def _note(self, body: Any, message: Any) -> None:
+        if message.headers["retries"]:
+            return  # sent by a worker, not by the outbox
         task_id = message.headers["id"]
         self.arrivals[task_id].append(time.time())
         if message.headers["task"] == "run":

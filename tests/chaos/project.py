@@ -2,7 +2,8 @@
 
 Every call, in the producer and in tasks, writes its id to the table `chaos_ledger` in the same
 transaction. So that table says exactly which calls were committed, even where a connection died
-during COMMIT and the caller can't know.
+during COMMIT and the caller can't know. The tasks have `@once`: each writes one row to the table
+`chaos_effect`, however often it is delivered and retried.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.chaos.project")
 
+from django.db import Error  # noqa: E402
+
 from celery_outbox_steps import OutboxRelayStep  # noqa: E402
-from django_integration import OutboxCelery  # noqa: E402
+from django_integration import OutboxCelery, once  # noqa: E402
 
 app = OutboxCelery("chaos")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -63,14 +66,14 @@ def note(cursor: Any, ids: list[str]) -> None:
     cursor.execute("INSERT INTO chaos_ledger (task_id) SELECT unnest(%s::text[])", [ids])
 
 
-@app.task(name="run", bind=True)
+@app.task(name="run", bind=True, autoretry_for=(Error,), max_retries=None, default_retry_delay=1)
+@once
 def run(self: Any, children: int = 0, padding: str = "") -> None:
-    """Leave a trace, then call others through the outbox: that fails with the database away."""
-    from django.db import connection, transaction
+    """Do something, and call others through the outbox: that fails with the database away."""
+    from django.db import connection
 
     with redis.Redis.from_url(os.environ["CHAOS_REDIS"]) as client:
         client.rpush("ran", self.request.id)
-    if children:
-        with transaction.atomic(), connection.cursor() as cursor:
-            ids = [app.send_task("parcel", queue=QUEUES["parcel"]).id for _ in range(children)]
-            note(cursor, ids)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO chaos_effect (task_id) VALUES (%s)", [self.request.id])
+        note(cursor, [app.send_task("parcel", queue=QUEUES["parcel"]).id for _ in range(children)])

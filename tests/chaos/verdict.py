@@ -42,6 +42,10 @@ class Verdict:
     """Calls whose COMMIT got no answer; the table says whether they were committed."""
     messages: int = 0
     ran: int = 0
+    """Tasks that took effect."""
+    runs: int = 0
+    """Runs of these tasks that got as far as their work, whatever became of it."""
+    twice: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
     ghosts: list[str] = field(default_factory=list)
@@ -62,6 +66,7 @@ class Verdict:
             "arrived and never run": self.not_run,
             "arrived or ran without having been committed": self.ghosts,
             "arrived twice without a reason": self.unexplained,
+            "took effect twice": self.twice,
         }
         broken = [f"{len(ids)} {what}: {ids[:5]}" for what, ids in promises.items() if ids]
         return broken + self.problems
@@ -110,14 +115,19 @@ def _rows(world: World) -> int:
 
 
 def _to_run(world: World) -> set[str]:
-    return world.audit.to_run - set(world.client.lrange("ran", 0, -1))
+    return world.audit.to_run - set(_effects(world))
+
+
+def _effects(world: World) -> Counter[str]:
+    """How often each task took effect."""
+    return Counter(task_id for (task_id,) in world.sql("SELECT task_id FROM chaos_effect"))
 
 
 def compare(world: World, poison: Poison, injections: list[Injection]) -> Verdict:
     """The figures, from both sides."""
     ledger = dict(world.sql("SELECT task_id, extract(epoch FROM at)::float8 FROM chaos_ledger"))
     outcomes = _read_producer(world)
-    ran = world.client.lrange("ran", 0, -1)
+    effects = _effects(world)
     arrivals = world.audit.arrivals
     arrived = set(arrivals)
     verdict = Verdict(
@@ -125,10 +135,12 @@ def compare(world: World, poison: Poison, injections: list[Injection]) -> Verdic
         rolled_back=len(outcomes["rolled back"]),
         unknown=len(outcomes["unknown"]),
         messages=sum(map(len, arrivals.values())),
-        ran=len(set(ran)),
+        ran=len(effects),
+        runs=world.client.llen("ran"),
+        twice=sorted(task_id for task_id, count in effects.items() if count > 1),
         lost=sorted(set(ledger) - arrived),
-        not_run=sorted(world.audit.to_run - set(ran)),
-        ghosts=sorted((arrived | set(ran)) - set(ledger)),
+        not_run=sorted(world.audit.to_run - set(effects)),
+        ghosts=sorted((arrived | set(effects)) - set(ledger)),
     )
     if outcomes["committed"] - set(ledger):
         verdict.problems.append("the database forgot what it had committed")

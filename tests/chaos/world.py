@@ -181,6 +181,7 @@ class World:
             "CREATE TABLE chaos_ledger (task_id text PRIMARY KEY,"
             " at timestamptz NOT NULL DEFAULT clock_timestamp())"
         )
+        self.sql("CREATE TABLE chaos_effect (task_id text NOT NULL)")  # not unique: twice is seen
         subprocess.run(
             [sys.executable, "-m", "django", "migrate", "celery_outbox", "-v0", "--skip-checks"],
             cwd=self.path, env=self._environment(self.postgres.port, self.rabbit.port), check=True,

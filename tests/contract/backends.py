@@ -21,7 +21,9 @@ from django_integration.models import (
     CeleryOutboxRelay,
     DatabaseNow,
 )
+from django_integration.schema import CALL_COLUMNS, Row
 from django_integration.store import DjangoStore
+from django_integration.store.failed_tasks import Failure
 from tests import helpers
 from tests.harness.databases import Databases, installed
 
@@ -112,6 +114,14 @@ class DatabaseBackend:
         if held:
             CeleryOutbox.objects.using(self.alias).filter(pk__in=ids).update(eta=F("due_at"))
         return ids
+
+    def add_failed_task(self, **columns: Any) -> int:
+        (row_id,) = self.add(1, **columns)
+        row = CeleryOutbox.objects.using(self.alias).get(pk=row_id)
+        row.delete()
+        stored = Row(**{name: getattr(row, name) for name in CALL_COLUMNS})
+        self.store().keep_failed_task(stored, Failure("ValueError: no", "Traceback", 1))
+        return int(self.dead_letters()[-1]["id"])
 
     def rows(self) -> list[dict[str, Any]]:
         return [_columns(row) for row in CeleryOutbox.objects.using(self.alias).order_by("id")]

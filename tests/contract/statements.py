@@ -14,6 +14,7 @@ import tempfile
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tests.contract.sql_layout import laid_out
@@ -68,12 +69,14 @@ class Recording:
     def run(self) -> dict[str, tuple[str, list[str]]]:
         for part in (
             self._enqueue,
+            self._enqueue_keyed,
             self._claim,
             self._settle,
             self._hold,
             self._check_in,
             self._count,
             self._maintain,
+            self._protect,
         ):
             self._backend.clear()
             part()
@@ -118,6 +121,45 @@ class Recording:
             insert(self._connection, [held], notify=True)
         with record("notify", "Wakes the relay after further calls."):
             notify_relay(self._connection)
+
+    def _enqueue_keyed(self) -> None:
+        from django_integration.enqueue.keyed import KeyedRows, store_keyed
+        from django_integration.enqueue.rows import insert
+        from django_integration.schema import Key, Row
+
+        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
+        record = partial(self._recorder.record, self._connection)
+
+        def store(*, replace: bool) -> None:
+            key = Key("key#digest", replace, SimpleNamespace(id="id"))
+            keyed = [row._replace(key=key)]
+            store_keyed(self._connection, keyed, partial(insert, self._connection))
+
+        with record("enqueue with a key", "A call whose key is free."):
+            store(replace=False)
+        with record("enqueue with a key, kept", "A call with this key waits, and is locked."):
+            store(replace=False)
+        with record("enqueue with a key, replaced", "The newest call takes its place."):
+            store(replace=True)
+        with record("free a key", "Of a row that is in flight or published."):
+            KeyedRows(self._connection, in_transaction=False)._free(["key#digest"])
+
+    def _protect(self) -> None:
+        from django_integration.inbox.entries import Entry, StoredResult, entered, record_result
+
+        entry = Entry(self._connection.alias, "key#digest", "tests.task", 0.001)
+        record = partial(self._recorder.record, self._connection)
+        around = "`@once`: an entry before the work, and the result after it."
+        with record("once", around), entered(entry):
+            record_result(entry, StoredResult("application/json", "utf-8", b"7"))
+        again = "The same statement waits for the first, and gets its result."
+        with record("once, a duplicate", again), entered(entry):
+            pass
+        store = self._store()
+        with self._record(store, "count inbox entries", "Before a purge."):
+            store.count_expired_entries()
+        with self._record(store, "purge inbox entries", "Delete entries that have expired."):
+            store.purge_expired_entries()
 
     def _claim(self) -> None:
         store = self._backend.store()
@@ -260,6 +302,8 @@ class Recording:
         store, keeping = self._store(), self._store(retention=60)
         store.settle([Dead(row, "no", 5) for row in self._claimed(store, 2)], "relay")
         which = DeadLetters(task_name="tests.*", newer_than=3600)
+        with self._record(store, "list dead letters", "`celery outbox dead`."):
+            store.list_dead_letters(DeadLetters(task_name="tests.*", kind="message"), 10)
         with self._record(store, "count dead letters", "Before a replay or a purge."):
             store.count_dead_letters(which)
         with self._record(store, "replay", "Move dead letters back into the outbox."):
@@ -275,6 +319,16 @@ class Recording:
             keeping.count_published(5)
         with self._record(keeping, "purge published", "Delete old published rows."):
             keeping.purge_published(5)
+        self._keep_failed_task(store)
+
+    def _keep_failed_task(self, store: Any) -> None:
+        from django_integration.schema import Row
+        from django_integration.store.failed_tasks import Failure
+
+        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
+        store.check()
+        with self._record(store, "keep failed task", "A task failed for good, in its worker."):
+            store.keep_failed_task(row, Failure("no", "Traceback", 1))
 
 
 def as_file(operations: dict[str, tuple[str, list[str]]]) -> str:

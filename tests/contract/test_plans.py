@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from django.db import connections
 
+from django_integration.enqueue.keyed import store_keyed
+from django_integration.enqueue.rows import insert
+from django_integration.schema import Key, Row
 from django_integration.store.base import DIALECTS
 from django_integration.store.dialect import ClaimRequest
 from django_integration.store.mysql import MySQL
@@ -156,6 +161,31 @@ def test_the_next_due_time_is_one_row_of_an_index(database):
     else:
         ((*_, step),) = database.execute(f"EXPLAIN QUERY PLAN {sql}", since)
         assert re.search(r"INDEX celery_outbox_due \(due_at>\?", step), step
+
+
+def test_a_row_is_found_by_its_key_in_the_index_of_keys(database):
+    """Among rows without keys, in a table whose statistics know of none."""
+    statements = []
+    connection = connections[database.alias]
+
+    def note(execute, sql, params, *rest):
+        if sql.startswith(("SELECT outbox_key", "UPDATE")):
+            statements.append((sql, params))
+        return execute(sql, params, *rest)
+
+    row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
+    for task_id in ("first", "second"):
+        key = Key("key#digest", True, SimpleNamespace(id=task_id))
+        keyed = row._replace(task_id=task_id, key=key)
+        with connection.execute_wrapper(note):
+            store_keyed(connection, [keyed], partial(insert, connection))
+    assert len(statements) >= 4
+    explain = {"postgresql": "EXPLAIN", "mysql": "EXPLAIN", "sqlite": "EXPLAIN QUERY PLAN"}
+    for sql, params in statements:
+        plan = str(database.execute(f"{explain[database.vendor]} {sql}", *params))
+        assert "celery_outbox_key" in plan, (sql, plan)
+        assert not re.search("Seq Scan|SCAN celery_outbox", plan), (sql, plan)
+    database.execute("DELETE FROM celery_outbox WHERE outbox_key IS NOT NULL")
 
 
 def test_counts_stop_at_their_cap(database):

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import shared_task
+from celery import _state, shared_task
 from django.db import transaction
 
 from celery_outbox_steps.settings import SETTINGS
@@ -43,8 +43,11 @@ PYTHON = [
 
 @pytest.fixture
 def project(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The names that a project has where such a piece is put."""
-    from django_integration import OutboxCelery
+    """The names that a project has where such a piece is put. Its tasks are forgotten afterwards:
+    Celery gives shared tasks to every app that is made later."""
+    from django_integration import OutboxCelery, once
+
+    monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
 
     module = ModuleType("proj.celery")
     module.app = app = OutboxCelery("docs", set_as_current=False)  # type: ignore[attr-defined]
@@ -53,6 +56,7 @@ def project(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {
         "__name__": f"snippet_{uuid.uuid4().hex}",
         "app": app,
+        "once": once,
         "shared_task": shared_task,
         "transaction": transaction,
         "INSTALLED_APPS": [],

@@ -166,6 +166,7 @@ class Wiretap(Proxy):
         super().__init__(host, port)
         self._turns = Turns()
         self._withhold_until: Callable[[bytes], bool] | None = None
+        self._withhold_after: bytes | None = None
         self._client_bytes = bytearray()
         self._withheld: list[tuple[socket.socket, bytes]] = []
 
@@ -183,6 +184,18 @@ class Wiretap(Proxy):
             self._client_bytes.clear()
             self._withhold_until = said
 
+    def withhold_after(self, word: bytes) -> None:
+        """Forward no answer from the moment at which the client says this, in upper case."""
+        with self._lock:
+            self._withhold_after = word
+
+    def cut_withheld(self) -> None:
+        """Lose the answers that wait, and every connection; new ones are served."""
+        with self._lock:
+            self._withhold_until = None
+            self._withheld.clear()
+        self.cut()
+
     def _allowed(self, sock: socket.socket, data: bytes) -> bytes:
         if sock in self._clients:
             self._listen(data)
@@ -196,6 +209,8 @@ class Wiretap(Proxy):
     def _listen(self, data: bytes) -> None:
         self._turns.count += self._turns.server_sent_last
         self._turns.server_sent_last = False
+        if self._withhold_after and self._withhold_after in data.upper():
+            self._withhold_after, self._withhold_until = None, lambda _: False
         self._client_bytes += data if self._withhold_until else b""
         if self._withhold_until and self._withhold_until(bytes(self._client_bytes)):
             self._withhold_until = None

@@ -10,8 +10,8 @@ from django.core.checks import Tags, registry
 from django.test.utils import override_settings
 
 from celery_outbox_steps.settings import BY_NAME, SETTINGS
-from django_integration import OutboxCelery
-from django_integration.checks import check_databases, check_settings
+from django_integration import OutboxCelery, once
+from django_integration.checks import check_databases, check_once, check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ WRONG = {
     "stale_timeout": float("inf"), "send_timeout": True, "shutdown_timeout": None,
     "broker_outage_cooldown": float("nan"), "liveness_file": 3, "exclude_tasks": "name",
     "require_transaction": 1, "notify": None, "declare": "no", "retention": -1,
-    "dlq_retention": "forever", "redactor": 3,
+    "dlq_retention": "forever", "keep_failed_tasks": "name", "redactor": 3,
     "structlog_context_keys": "request_id", "metrics": 1, "sample_interval": 0,
 }  # fmt: skip
 
@@ -159,3 +159,46 @@ def test_an_outbox_in_the_schemas_of_tenants_is_reported(
 def test_an_outbox_in_the_schema_that_all_tenants_share_is_right(check: Callable[..., Any]) -> None:
     types = {"public": {"APPS": APPS}, "shop": {"APPS": ["shop"]}}
     assert check(SHARED_APPS=APPS, TENANT_APPS=["shop"], TENANT_TYPES=types) == []
+
+
+def _once_warnings(conf: dict[str, Any], **options: Any) -> list[str]:
+    app = OutboxCelery("checked", set_as_current=False)
+    app.conf.update(conf)
+    using = options.pop("using", None)
+
+    @app.task(name="shop.charge", shared=False, autoretry_for=(OSError,), **options)
+    @once(using=using)
+    def charge() -> None:
+        """Protected."""
+
+    @app.task(name="shop.mail", shared=False)
+    def mail() -> None:
+        """Not protected."""
+
+    settings = {"CELERY_OUTBOX_APP": "tests.proj.celery.app"}
+    with patch("tests.proj.celery.app", app), override_settings(**settings):
+        found = check_once()
+    assert all("shop.charge" in each.msg and each.hint for each in found)
+    return [str(each.id) for each in found]
+
+
+LATE = {"acks_late": True, "reject_on_worker_lost": True}
+
+
+@pytest.mark.parametrize(
+    ("conf", "options", "warned"),
+    [
+        ({}, {}, ["celery_outbox.W004"]),
+        ({}, {"acks_late": True}, ["celery_outbox.W004"]),
+        ({}, {"reject_on_worker_lost": True}, ["celery_outbox.W004"]),
+        ({}, LATE, []),
+        ({f"task_{name}": True for name in LATE}, {}, []),
+        ({}, {**LATE, "using": "orders"}, ["celery_outbox.W005"]),
+        ({"outbox_databases": ["default", "orders"]}, {**LATE, "using": "orders"}, []),
+        ({}, {**LATE, "using": "default"}, []),
+    ],
+)
+def test_what_once_needs_is_checked(
+    conf: dict[str, Any], options: dict[str, Any], warned: list[str]
+) -> None:
+    assert _once_warnings(conf, **options) == warned

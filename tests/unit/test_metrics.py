@@ -92,6 +92,7 @@ def test_every_metric_of_the_catalogue_is_sent_with_its_kind_and_tags_and_no_oth
 
     metrics = Metrics(Meter(Catalogue()))  # type: ignore[arg-type]
     metrics.on_enqueued("default", {"shop.ship_order": 1})
+    metrics.on_failed_task("default", "shop.ship_order")
     failed = Retry(ROW, "", 1.0), Dead(ROW, "", 1), Deferred(ROW, "", 1.0)
     outcomes = (Published(ROW), *failed, Expired(ROW))
     metrics.on_batch("default", BatchResult(outcomes, claimed=5, fenced=1))

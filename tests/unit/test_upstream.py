@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import amqp
 import celery.canvas
+import celery.signals
 import kombu
 import pytest
 from amqp.transport import SSLTransport, TCPTransport
@@ -38,6 +39,7 @@ from django_integration.enqueue.call_stack import is_called_by_atomic, running_h
 from django_integration.enqueue.capture import CapturingProducer
 from django_integration.models import CeleryOutbox
 from django_integration.upstream import celery as our_celery
+from django_integration.upstream import celery_worker
 from django_integration.upstream import django as our_django
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ AMQP = "py-amqp has " + READ.format("celery_outbox_steps/upstream/amqp.py")
 KOMBU = "kombu has " + READ.format("celery_outbox_steps/upstream/kombu.py")
 PRODUCER = "kombu has " + READ.format("django_integration/enqueue/capture.py")
 CELERY = "Celery has " + READ.format("django_integration/upstream/celery.py")
+WORKER = "Celery has " + READ.format("django_integration/upstream/celery_worker.py")
 DJANGO = "Django has " + READ.format("django_integration/upstream/django.py")
 
 needs_kombu_5_7 = pytest.mark.skipif(
@@ -286,6 +289,42 @@ def test_a_task_can_be_run_by_celerys_tracer() -> None:
     tracer = our_celery.build_tracer(task.name, task, eager=True, app=app)
     ended = tracer("id", ("four",), {}, {"is_eager": True, "delivery_info": {}})
     assert (ended.retval, ended.info) == (4, None), CELERY
+
+
+def test_a_failing_task_has_the_message_that_it_came_in() -> None:
+    app = Celery("upstream", set_as_current=False, broker="memory://")
+    seen = []
+
+    def fail(items: list[int]) -> None:
+        items.append(2)
+        raise ValueError("no")
+
+    task = app.task(name="upstream.fail", shared=False)(fail)
+
+    def receive(**_: Any) -> None:
+        seen.append(celery_worker.delivered_message(task))
+
+    headers = {"id": "x", "task": task.name, "lang": "py", "retries": 1, "custom": "a"}
+    body, kind = b"[[[1]], {}, {}]", ("application/json", "utf-8")
+    nested = {**headers, "headers": {"custom": "a"}}
+    celery.signals.task_failure.connect(receive)
+    try:
+        for given in (headers, nested):
+            celery_worker.trace_task_ret(task.name, "x", dict(given), body, *kind, app=app)
+        task.apply(([1],))
+    finally:
+        celery.signals.task_failure.disconnect(receive)
+    first, second, eager = seen
+    assert first[1:] == (headers, body, *kind), WORKER
+    assert second[1:] == (nested, body, *kind), WORKER
+    assert (eager.body, eager.headers["task"]) == (None, task.name), WORKER
+    assert [each.request.is_eager for each in seen] == [False, False, True], WORKER
+
+
+def test_the_main_process_reports_a_lost_child_with_its_request() -> None:
+    assert parameters(celery_worker.Request.on_failure)[:2] == ("self", "exc_info"), WORKER
+    for name in ("request_dict", "body", "content_type", "content_encoding"):
+        assert isinstance(vars(celery_worker.Request)[name], property), WORKER
 
 
 # -- Django --------------------------------------------------------------------------------------

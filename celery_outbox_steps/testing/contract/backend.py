@@ -55,6 +55,9 @@ class Backend(Protocol):
         and `options`: "[]", "{}" and "{}").
         """
 
+    def add_failed_task(self, **columns: Any) -> int:
+        """Put a dead letter of kind "task" into the table. Returns its id."""
+
     def rows(self) -> list[dict[str, Any]]:
         """All rows by id: the columns of `ClaimedMessage` that are stored, and `created_at`,
         `due_at`, `updated_at`, `claimed_by`, `claimed_until`, `last_error`, `published_at`."""
@@ -81,6 +84,9 @@ class MemoryBackend:
 
     def add(self, count: int = 1, **columns: Any) -> list[int]:
         return [self._first.add(**columns) for _ in range(count)]
+
+    def add_failed_task(self, **columns: Any) -> int:
+        return self._first.add_failed_task(**columns)
 
     def rows(self) -> list[dict[str, Any]]:
         return [_columns(row) for row in self._first.snapshot()[0]]

@@ -1,4 +1,4 @@
-"""Dead letters are counted, replayed and purged by id, task name and age.
+"""Dead letters are listed, counted, replayed and purged by id, task name, kind and age.
 
 Part of `StoreContract`: the methods of an `OperatorStore` that take `DeadLetters`.
 """
@@ -6,12 +6,13 @@ Part of `StoreContract`: the methods of an `OperatorStore` that take `DeadLetter
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from celery_outbox_steps.messages import Dead
-from celery_outbox_steps.store import DeadLetters
+from celery_outbox_steps.store import MESSAGE, TASK, DeadLetters
 from celery_outbox_steps.testing.contract.backend import LEASE, only, repeat_until
 
 if TYPE_CHECKING:
@@ -66,6 +67,51 @@ class DeadLettersContract:
         assert backend.store().count_dead_letters(which) == len(fitting)
         assert backend.store().replay(which) == len(fitting)
         assert {row["task_name"] for row in backend.rows()} == fitting
+
+    def test_they_are_listed_the_newest_first(self, backend: Backend) -> None:
+        (first,) = add_dead_letters(backend, task_id="abc", task_name="shop.pay")
+        backend.pass_time(100)
+        second = backend.add_failed_task(task_id="def", task_name="shop.mail")
+        store = backend.store()
+        newest, oldest = store.list_dead_letters(DeadLetters())
+        assert (newest.id, newest.kind, newest.task_id) == (second, TASK, "def")
+        assert (oldest.id, oldest.kind, oldest.task_id) == (first, MESSAGE, "abc")
+        assert (oldest.task_name, oldest.retries, oldest.failure_reason) == ("shop.pay", 1, "no")
+        assert oldest.seconds == pytest.approx(100, abs=5)
+        assert newest.seconds == pytest.approx(0, abs=5)
+        assert datetime.fromisoformat(oldest.dead_at).utcoffset() is not None
+        assert [each.id for each in store.list_dead_letters(DeadLetters(), 1)] == [second]
+        named = store.list_dead_letters(DeadLetters(task_name="shop.p*"))
+        assert [each.id for each in named] == [first]
+        assert store.list_dead_letters(DeadLetters(ids=[])) == []
+
+    def test_a_kind_is_selected(self, backend: Backend) -> None:
+        (message,) = add_dead_letters(backend)
+        task = backend.add_failed_task()
+        store = backend.store()
+        for kind, wanted in ((MESSAGE, message), (TASK, task)):
+            which = DeadLetters(kind=kind)
+            assert store.count_dead_letters(which) == 1
+            assert [each.id for each in store.list_dead_letters(which)] == [wanted]
+        assert store.purge_dead_letters(DeadLetters(kind=MESSAGE)) == 1
+        assert store.replay(DeadLetters(kind=TASK)) == 1
+        assert backend.dead_letters() == []
+
+    def test_failed_tasks_are_counted_among_the_dead_letters(self, backend: Backend) -> None:
+        add_dead_letters(backend, 2)
+        backend.add_failed_task()
+        stats = backend.store().stats()
+        assert (stats.dead_letters, stats.failed_tasks) == (3, 1)
+        assert backend.store().sample().dead_letters == 3
+
+    def test_a_failed_task_is_due_when_it_is_replayed(self, backend: Backend) -> None:
+        backend.add_failed_task(task_id="abc", args="[7]")
+        store = backend.store()
+        assert store.replay(DeadLetters()) == 1
+        message = only(store.claim(10, LEASE, "me"))
+        assert (message.task_id, message.args, message.retries) == ("abc", "[7]", 0)
+        store.settle([Dead(message, "no", 1)], "me")
+        assert only(store.list_dead_letters(DeadLetters())).kind == MESSAGE
 
     def test_concurrent_replays_never_replay_twice(self, backend: Backend) -> None:
         add_dead_letters(backend, 60)

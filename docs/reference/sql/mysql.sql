@@ -36,6 +36,69 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
     COALESCE(CAST(%s AS DATETIME(6)),
     UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND), 0, 1);
 
+-- enqueue with a key: A call whose key is free.
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox FORCE INDEX (celery_outbox_key)
+WHERE outbox_key IN (%s)
+ORDER BY outbox_key;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, outbox_key, created_at,
+    due_at, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0,
+    1)
+ON DUPLICATE KEY UPDATE id = id;
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox FORCE INDEX (celery_outbox_key)
+WHERE outbox_key IN (%s)
+ORDER BY outbox_key;
+
+-- enqueue with a key, kept: A call with this key waits, and is locked.
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox FORCE INDEX (celery_outbox_key)
+WHERE outbox_key IN (%s)
+ORDER BY outbox_key;
+SELECT outbox_key, task_id
+FROM celery_outbox FORCE INDEX (celery_outbox_key)
+WHERE outbox_key IN (%s)
+  AND due_at IS NOT NULL
+  AND claimed_by IS NULL
+ORDER BY outbox_key
+FOR UPDATE;
+
+-- enqueue with a key, replaced: The newest call takes its place.
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox FORCE INDEX (celery_outbox_key)
+WHERE outbox_key IN (%s)
+ORDER BY outbox_key;
+SELECT outbox_key, task_id
+FROM celery_outbox FORCE INDEX (celery_outbox_key)
+WHERE outbox_key IN (%s)
+  AND due_at IS NOT NULL
+  AND claimed_by IS NULL
+ORDER BY outbox_key
+FOR UPDATE;
+UPDATE celery_outbox FORCE INDEX (celery_outbox_key)
+SET task_id = %s, task_name = %s, args = %s, kwargs = %s, options = %s, payload = %s,
+    redacted_args = %s, redacted_kwargs = %s, sentry_trace_id = %s, sentry_baggage = %s,
+    structlog_context = %s, created_at = UTC_TIMESTAMP(6),
+    due_at = COALESCE(GREATEST(UTC_TIMESTAMP(6), COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND)), UTC_TIMESTAMP(6)),
+    eta = COALESCE(CAST(%s AS DATETIME(6)),
+    UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND), retries = 0,
+    schema_version = 1, updated_at = NULL, last_error = NULL, claimed_by = NULL,
+    claimed_until = NULL
+WHERE outbox_key = %s;
+
+-- free a key: Of a row that is in flight or published.
+UPDATE celery_outbox FORCE INDEX (celery_outbox_key)
+SET outbox_key = NULL
+WHERE outbox_key IN (%s)
+  AND NOT (due_at IS NOT NULL AND claimed_by IS NULL);
+
 -- open session: The first statements of a relay's session.
 SET SESSION lock_wait_timeout = LEAST(@@lock_wait_timeout, 20);
 
@@ -199,7 +262,7 @@ WHERE target.id = chosen.id
 BEGIN;
 UPDATE celery_outbox FORCE INDEX (PRIMARY)
 SET published_at = UTC_TIMESTAMP(6), updated_at = UTC_TIMESTAMP(6), due_at = NULL,
-    claimed_by = NULL, claimed_until = NULL, retries = %s, last_error = NULL
+    claimed_by = NULL, claimed_until = NULL, retries = %s, last_error = NULL, outbox_key = NULL
 WHERE id IN (%s, %s)
   AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
   AND due_at IS NOT NULL;
@@ -553,12 +616,13 @@ WHERE failing = 1
 GROUP BY task_name
 ORDER BY 2 DESC, 1
 LIMIT %s;
-SELECT count(*)
+SELECT count(*), sum(failed)
 FROM (
-    SELECT 1 AS one
+    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
+    ORDER BY id DESC
     LIMIT %s
-) AS counted;
+) AS newest;
 SELECT count(*)
 FROM (
     SELECT 1 AS one
@@ -617,6 +681,17 @@ FROM (
     LIMIT %s
 ) AS minutes
 GROUP BY ahead, scheduled;
+
+-- list dead letters: `celery outbox dead`.
+SELECT id, coalesce(kind, 'message'), task_id, task_name,
+    DATE_FORMAT(dead_at, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
+    TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), dead_at) / 1000000e0, retries,
+    substr(failure_reason, 1, %s)
+FROM celery_outbox_dead_letter
+WHERE CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'
+  AND coalesce(kind, 'message') = %s
+ORDER BY id DESC
+LIMIT %s;
 
 -- count dead letters: Before a replay or a purge.
 SELECT count(*)
@@ -677,3 +752,43 @@ FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
 STRAIGHT_JOIN celery_outbox AS target FORCE INDEX (PRIMARY)
 WHERE target.id = chosen.id
   AND due_at IS NULL;
+
+-- keep failed task: A task failed for good, in its worker.
+INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    created_at, dead_at, schema_version, retries, failure_reason, traceback, kind)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 1, %s,
+    %s, %s, 'task');
+
+-- once: `@once`: an entry before the work, and the result after it.
+INSERT INTO celery_outbox_inbox (inbox_key, task_name, created_at, expires_at, duplicates)
+VALUES (%s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND,
+    0)
+ON DUPLICATE KEY UPDATE duplicates = celery_outbox_inbox.duplicates + 1
+RETURNING duplicates, content_type, content_encoding, result;
+UPDATE celery_outbox_inbox
+SET content_type = %s, content_encoding = %s, result = %s
+WHERE inbox_key = %s;
+
+-- once, a duplicate: The same statement waits for the first, and gets its result.
+INSERT INTO celery_outbox_inbox (inbox_key, task_name, created_at, expires_at, duplicates)
+VALUES (%s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND,
+    0)
+ON DUPLICATE KEY UPDATE duplicates = celery_outbox_inbox.duplicates + 1
+RETURNING duplicates, content_type, content_encoding, result;
+
+-- count inbox entries: Before a purge.
+SELECT count(*)
+FROM celery_outbox_inbox
+WHERE expires_at < UTC_TIMESTAMP(6);
+
+-- purge inbox entries: Delete entries that have expired.
+SELECT inbox_key
+FROM celery_outbox_inbox
+WHERE expires_at < UTC_TIMESTAMP(6)
+ORDER BY expires_at
+LIMIT %s;
+DELETE entry
+FROM celery_outbox_inbox AS entry FORCE INDEX (PRIMARY)
+WHERE inbox_key IN (%s)
+  AND expires_at < UTC_TIMESTAMP(6);

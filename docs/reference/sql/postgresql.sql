@@ -68,6 +68,51 @@ LIMIT 1;
 -- notify: Wakes the relay after further calls.
 SELECT pg_notify('celery_outbox', 'held');
 
+-- enqueue with a key: A call whose key is free.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, outbox_key, created_at,
+    due_at, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 0,
+    1)
+ON CONFLICT DO NOTHING;
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox
+WHERE outbox_key = ANY(%s)
+ORDER BY outbox_key;
+
+-- enqueue with a key, kept: A call with this key waits, and is locked.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, outbox_key, created_at,
+    due_at, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 0,
+    1)
+ON CONFLICT DO NOTHING;
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox
+WHERE outbox_key = ANY(%s)
+ORDER BY outbox_key;
+
+-- enqueue with a key, replaced: The newest call takes its place.
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, outbox_key, created_at,
+    due_at, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 0,
+    1)
+ON CONFLICT DO NOTHING;
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox
+WHERE outbox_key = ANY(%s)
+ORDER BY outbox_key;
+
+-- free a key: Of a row that is in flight or published.
+UPDATE celery_outbox
+SET outbox_key = NULL
+WHERE outbox_key = ANY(%s)
+  AND NOT (due_at IS NOT NULL AND claimed_by IS NULL);
+
 -- open session: The first statements of a relay's session.
 SELECT is_pooled, set_config('enable_seqscan', 'off', is_pooled),
     set_config('enable_bitmapscan', 'off', is_pooled),
@@ -247,7 +292,7 @@ WHERE id = ANY(%s)
 BEGIN;
 UPDATE celery_outbox
 SET published_at = statement_timestamp(), updated_at = statement_timestamp(), due_at = NULL,
-    claimed_by = NULL, claimed_until = NULL, retries = %s, last_error = NULL
+    claimed_by = NULL, claimed_until = NULL, retries = %s, last_error = NULL, outbox_key = NULL
 WHERE id = ANY(%s)
   AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
   AND due_at IS NOT NULL;
@@ -598,12 +643,13 @@ WHERE failing = 1
 GROUP BY task_name
 ORDER BY 2 DESC, 1
 LIMIT %s;
-SELECT count(*)
+SELECT count(*), sum(failed)
 FROM (
-    SELECT 1 AS one
+    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
+    ORDER BY id DESC
     LIMIT %s
-) AS counted;
+) AS newest;
 SELECT count(*)
 FROM (
     SELECT 1 AS one
@@ -669,6 +715,17 @@ FROM (
 ) AS minutes
 GROUP BY ahead, scheduled;
 
+-- list dead letters: `celery outbox dead`.
+SELECT id, coalesce(kind, 'message'), task_id, task_name,
+    to_char(dead_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+    extract(epoch from dead_at - statement_timestamp())::float8, retries,
+    substr(failure_reason, 1, %s)
+FROM celery_outbox_dead_letter
+WHERE task_name LIKE %s ESCAPE '!'
+  AND coalesce(kind, 'message') = %s
+ORDER BY id DESC
+LIMIT %s;
+
 -- count dead letters: Before a replay or a purge.
 SELECT count(*)
 FROM celery_outbox_dead_letter
@@ -722,3 +779,40 @@ LIMIT %s;
 DELETE FROM celery_outbox
 WHERE id = ANY(%s)
   AND due_at IS NULL;
+
+-- keep failed task: A task failed for good, in its worker.
+INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    created_at, dead_at, schema_version, retries, failure_reason, traceback, kind)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 1, %s,
+    %s, %s, 'task');
+
+-- once: `@once`: an entry before the work, and the result after it.
+INSERT INTO celery_outbox_inbox (inbox_key, task_name, created_at, expires_at, duplicates)
+VALUES (%s, %s, statement_timestamp(), statement_timestamp() + %s * interval '1 second', 0)
+ON CONFLICT (inbox_key) DO UPDATE SET duplicates = celery_outbox_inbox.duplicates + 1
+RETURNING duplicates, content_type, content_encoding, result;
+UPDATE celery_outbox_inbox
+SET content_type = %s, content_encoding = %s, result = %s
+WHERE inbox_key = %s;
+
+-- once, a duplicate: The same statement waits for the first, and gets its result.
+INSERT INTO celery_outbox_inbox (inbox_key, task_name, created_at, expires_at, duplicates)
+VALUES (%s, %s, statement_timestamp(), statement_timestamp() + %s * interval '1 second', 0)
+ON CONFLICT (inbox_key) DO UPDATE SET duplicates = celery_outbox_inbox.duplicates + 1
+RETURNING duplicates, content_type, content_encoding, result;
+
+-- count inbox entries: Before a purge.
+SELECT count(*)
+FROM celery_outbox_inbox
+WHERE expires_at < statement_timestamp();
+
+-- purge inbox entries: Delete entries that have expired.
+SELECT inbox_key
+FROM celery_outbox_inbox
+WHERE expires_at < statement_timestamp()
+ORDER BY expires_at
+LIMIT %s;
+DELETE FROM celery_outbox_inbox
+WHERE inbox_key = ANY(%s)
+  AND expires_at < statement_timestamp();

@@ -37,6 +37,60 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f'
     strftime('%Y-%m-%d %H:%M:%f', 'now')), coalesce(%s, strftime('%Y-%m-%d %H:%M:%f', 'now',
     round(%s, 3) || ' seconds')), 0, 1);
 
+-- enqueue with a key: A call whose key is free.
+BEGIN;
+DELETE FROM celery_outbox
+WHERE id IS NULL;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, outbox_key, created_at,
+    due_at, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1)
+ON CONFLICT DO NOTHING;
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox
+WHERE outbox_key IN (SELECT value FROM json_each(%s))
+ORDER BY outbox_key;
+
+-- enqueue with a key, kept: A call with this key waits, and is locked.
+BEGIN;
+DELETE FROM celery_outbox
+WHERE id IS NULL;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, outbox_key, created_at,
+    due_at, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1)
+ON CONFLICT DO NOTHING;
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox
+WHERE outbox_key IN (SELECT value FROM json_each(%s))
+ORDER BY outbox_key;
+
+-- enqueue with a key, replaced: The newest call takes its place.
+BEGIN;
+DELETE FROM celery_outbox
+WHERE id IS NULL;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, outbox_key, created_at,
+    due_at, retries, schema_version)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1)
+ON CONFLICT DO NOTHING;
+SELECT outbox_key, task_id,
+    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+FROM celery_outbox
+WHERE outbox_key IN (SELECT value FROM json_each(%s))
+ORDER BY outbox_key;
+
+-- free a key: Of a row that is in flight or published.
+UPDATE celery_outbox
+SET outbox_key = NULL
+WHERE outbox_key IN (SELECT value FROM json_each(%s))
+  AND NOT (due_at IS NOT NULL AND claimed_by IS NULL);
+
 -- claim: Lease due rows; a full scan of the due index.
 BEGIN IMMEDIATE;
 SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0),
@@ -163,7 +217,7 @@ BEGIN IMMEDIATE;
 UPDATE celery_outbox
 SET published_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
     updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now'), due_at = NULL, claimed_by = NULL,
-    claimed_until = NULL, retries = %s, last_error = NULL
+    claimed_until = NULL, retries = %s, last_error = NULL, outbox_key = NULL
 WHERE id IN (SELECT value FROM json_each(%s))
   AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
   AND due_at IS NOT NULL;
@@ -534,12 +588,13 @@ WHERE failing = 1
 GROUP BY task_name
 ORDER BY 2 DESC, 1
 LIMIT %s;
-SELECT count(*)
+SELECT count(*), sum(failed)
 FROM (
-    SELECT 1 AS one
+    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
+    ORDER BY id DESC
     LIMIT %s
-) AS counted;
+) AS newest;
 SELECT count(*)
 FROM (
     SELECT 1 AS one
@@ -599,6 +654,16 @@ FROM (
 ) AS minutes
 GROUP BY ahead, scheduled;
 
+-- list dead letters: `celery outbox dead`.
+SELECT id, coalesce(kind, 'message'), task_id, task_name,
+    replace(dead_at, ' ', 'T') || '+00:00', (julianday(dead_at) - julianday('now')) * 86400.0,
+    retries, substr(failure_reason, 1, %s)
+FROM celery_outbox_dead_letter
+WHERE task_name GLOB %s
+  AND coalesce(kind, 'message') = %s
+ORDER BY id DESC
+LIMIT %s;
+
 -- count dead letters: Before a replay or a purge.
 SELECT count(*)
 FROM celery_outbox_dead_letter
@@ -652,3 +717,44 @@ LIMIT %s;
 DELETE FROM celery_outbox
 WHERE id IN (SELECT value FROM json_each(%s))
   AND due_at IS NULL;
+
+-- keep failed task: A task failed for good, in its worker.
+INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    created_at, dead_at, schema_version, retries, failure_reason, traceback, kind)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), 1, %s, %s, %s, 'task');
+
+-- once: `@once`: an entry before the work, and the result after it.
+BEGIN;
+INSERT INTO celery_outbox_inbox (inbox_key, task_name, created_at, expires_at, duplicates)
+VALUES (%s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now',
+    printf('%.3f seconds', %s)), 0)
+ON CONFLICT (inbox_key) DO UPDATE SET duplicates = celery_outbox_inbox.duplicates + 1
+RETURNING duplicates, content_type, content_encoding, result;
+UPDATE celery_outbox_inbox
+SET content_type = %s, content_encoding = %s, result = %s
+WHERE inbox_key = %s;
+
+-- once, a duplicate: The same statement waits for the first, and gets its result.
+BEGIN;
+INSERT INTO celery_outbox_inbox (inbox_key, task_name, created_at, expires_at, duplicates)
+VALUES (%s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now',
+    printf('%.3f seconds', %s)), 0)
+ON CONFLICT (inbox_key) DO UPDATE SET duplicates = celery_outbox_inbox.duplicates + 1
+RETURNING duplicates, content_type, content_encoding, result;
+
+-- count inbox entries: Before a purge.
+SELECT count(*)
+FROM celery_outbox_inbox
+WHERE expires_at < strftime('%Y-%m-%d %H:%M:%f', 'now');
+
+-- purge inbox entries: Delete entries that have expired.
+SELECT inbox_key
+FROM celery_outbox_inbox
+WHERE expires_at < strftime('%Y-%m-%d %H:%M:%f', 'now')
+ORDER BY expires_at
+LIMIT %s;
+DELETE FROM celery_outbox_inbox
+WHERE inbox_key IN (SELECT value FROM json_each(%s))
+  AND expires_at < strftime('%Y-%m-%d %H:%M:%f', 'now');

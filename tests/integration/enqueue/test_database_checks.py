@@ -150,3 +150,20 @@ def test_a_wrong_app_is_an_error_of_the_checks_and_no_traceback(
     said = manage(tmp_path, *arguments, settings='CELERY_OUTBOX_APP = "no.such.app"')
     assert "(celery_outbox.E003) CELERY_OUTBOX_APP = 'no.such.app' can't be imported" in said
     assert "Traceback" not in said
+
+
+def test_check_finds_the_tasks_with_once_of_every_app_and_other_commands_import_none(
+    tmp_path: Path,
+) -> None:
+    for name in ("broken", "shop"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "broken" / "tasks.py").write_text("import no.such.module\n")
+    (tmp_path / "shop" / "tasks.py").write_text(
+        "from celery import shared_task\nfrom django_integration import once\n"
+        'print("imported")\n@shared_task\n@once\ndef charge(): ...\n'
+    )
+    settings = 'INSTALLED_APPS += ["broken", "shop"]'
+    said = manage(tmp_path, "check", settings=settings)
+    assert "(celery_outbox.W004) shop.tasks.charge has @once" in said
+    assert "imported" not in manage(tmp_path, "migrate", settings=settings)

@@ -90,7 +90,7 @@ def test_it_is_spared_where_another_transaction_has_notified_since(
 
 
 def row_of(app: Any) -> Any:
-    producer, result = app._capture(("another.task",), {})
+    producer, result = app.capture(("another.task",), {})
     return app.outbox._row("another.task", result.id, producer, None)
 
 

@@ -20,7 +20,13 @@ from celery_outbox_steps.fleet import STANDING_BY, WAITING_FOR_BROKER
 from celery_outbox_steps.messages import Dead
 from celery_outbox_steps.operate import drain, replay
 from celery_outbox_steps.store import DeadLetters
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
+from django_integration.models import (
+    CeleryOutbox,
+    CeleryOutboxDeadLetter,
+    CeleryOutboxInbox,
+    CeleryOutboxRelay,
+)
+from django_integration.store import DjangoStore
 from django_integration.tasks import purge
 
 
@@ -312,7 +318,8 @@ class TestPurge:
         age("celery_outbox_dead_letter", "dead_at", 100)
         publish(1)
         app.conf.outbox_retention = app.conf.outbox_dlq_retention = 50
-        assert "3 published rows and 2 dead letters deleted" in celery(app, "purge").output
+        said = celery(app, "purge").output
+        assert "3 published rows, 2 dead letters and 0 inbox entries deleted" in said
         assert CeleryOutbox.objects.published().count() == 1
 
     def test_purge_takes_ages_and_a_task_name(self, app, bury):
@@ -320,7 +327,7 @@ class TestPurge:
         bury(1, "operate.b")
         age("celery_outbox_dead_letter", "dead_at", 100)
         said = manage("celery_outbox_purge", "--dead-older-than", "50", "--task-name", "operate.a")
-        assert "0 published rows and 1 dead letter deleted" in said
+        assert "0 published rows, 1 dead letter and 0 inbox entries deleted" in said
         assert CeleryOutboxDeadLetter.objects.get().task_name == "operate.b"
 
     def test_ages_have_units_and_names_are_patterns(self, app, bury):
@@ -328,10 +335,11 @@ class TestPurge:
         bury(1, "operate.b")
         bury(1, "other.c")
         age("celery_outbox_dead_letter", "dead_at", 86400 * 15)
-        assert "0 dead letters deleted" in celery(app, "purge", "--dead-older-than", "30d").output
+        said = celery(app, "purge", "--dead-older-than", "30d").output
+        assert "0 dead letters and 0 inbox" in said
         said = celery(app, "purge", "--dead-older-than", "2w", "--task-name", "operate.*").output
-        assert "2 dead letters deleted" in said
-        assert "1 dead letter deleted" in manage("celery_outbox_purge", "--dead-older-than", "2w")
+        assert "2 dead letters and 0 inbox entries deleted" in said
+        assert "1 dead letter and" in manage("celery_outbox_purge", "--dead-older-than", "2w")
         assert celery(app, "purge", "--dead-older-than", "soon").exit_code == 2
         with pytest.raises(CommandError, match="'soon' is not an age: write seconds, or 90s"):
             manage("celery_outbox_purge", "--dead-older-than", "soon")
@@ -340,29 +348,29 @@ class TestPurge:
         bury(2)
         age("celery_outbox_dead_letter", "dead_at", 100)
         said = celery(app, "purge", "--dead-older-than", "50", "--dry-run", "--json").output
-        assert json.loads(said) == {"published": 0, "dead_letters": 2}
+        assert json.loads(said) == {"published": 0, "dead_letters": 2, "inbox": 0}
         assert CeleryOutboxDeadLetter.objects.count() == 2
-
-    def test_without_any_retention_it_refuses(self, app):
-        refused = celery(app, "purge")
-        assert refused.exit_code == 2
-        assert "CELERY_OUTBOX_RETENTION" in refused.output
-        with pytest.raises(CommandError, match="CELERY_OUTBOX_DLQ_RETENTION"):
-            manage("celery_outbox_purge")
 
     def test_the_task_for_beat_purges_by_the_settings(self, app, bury):
         bury(2)
         age("celery_outbox_dead_letter", "dead_at", 100)
         app.conf.outbox_dlq_retention = 50
         app.finalize()
-        assert app.tasks[purge.name].run() == {"published": 0, "dead_letters": 2}
+        assert app.tasks[purge.name].run() == {"published": 0, "dead_letters": 2, "inbox": 0}
 
-    def test_the_task_for_beat_says_so_without_any_retention(self, app, caplog):
-        app.finalize()
-        assert app.tasks[purge.name].run() == {"published": 0, "dead_letters": 0}
-        (record,) = (each for each in caplog.records if each.name == "celery_outbox")
-        assert record.event == "celery_outbox_nothing_to_purge"
-        assert "CELERY_OUTBOX_RETENTION" in record.getMessage()
+    def test_expired_entries_of_the_inbox_are_purged_in_chunks(self, app):
+        app.conf.outbox_inbox_retention = 60
+        for number in range(5):
+            with app.outbox.once(f"expired {number}", keep=0.001):
+                pass
+        with app.outbox.once("kept"):
+            pass
+        assert "5 inbox entries would be deleted" in celery(app, "purge", "--dry-run").output
+        store = DjangoStore("default")
+        assert [store.purge_expired_entries(2) for _ in range(2)] == [2, 2]
+        store.close()
+        assert "1 inbox entry deleted" in manage("celery_outbox_purge")
+        assert [each.inbox_key[:4] for each in CeleryOutboxInbox.objects.all()] == ["kept"]
 
     def test_waiting_rows_are_never_purged(self, app):
         app.send_task("operate.task")

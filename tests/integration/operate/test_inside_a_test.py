@@ -58,7 +58,7 @@ class Case(TestCase):
         CeleryOutbox.objects.update(published_at=hour_ago)
         CeleryOutboxDeadLetter.objects.update(dead_at=hour_ago)
         said = manage("celery_outbox_purge", "--published-older-than=1m", "--dead-older-than=1m")
-        assert "1 published row and 1 dead letter deleted" in said
+        assert "1 published row, 1 dead letter and 0 inbox entries deleted" in said
         assert CeleryOutboxDeadLetter.objects.count() == 0
 
     def settle(self, outcome: Any, *details: Any) -> None:

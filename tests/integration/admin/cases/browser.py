@@ -234,6 +234,41 @@ def test_summary_numbers_in_light_dark_and_narrow(browser: Browser) -> None:
     ]  # fmt: skip
 
 
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/srv/shop/payments/tasks.py", line 41, in charge
+    receipt = gateway.charge(order.total, idempotency_key=self.request.id)
+  File "/srv/shop/payments/gateway.py", line 88, in charge
+    raise CardDeclined(answer.reason)
+payments.gateway.CardDeclined: insufficient funds
+"""
+
+
+def test_failed_tasks_beside_messages_that_could_not_be_published(browser: Browser) -> None:
+    relay("worker-1", rate=0.4)
+    for number in range(3):
+        buried(dead_at=ago(minutes=20 * number + 5), task_name="shop.notifications.tasks.mail")
+    reason = "CardDeclined: insufficient funds"
+    failed = [
+        buried(kind="task", failure_reason=reason, traceback=TRACEBACK, retries=4,
+               dead_at=ago(minutes=7 * number + 3), created_at=ago(minutes=7 * number + 9),
+               task_name="shop.payments.tasks.charge")
+        for number in reversed(range(4))
+    ]  # fmt: skip
+    browser.log_in(person(superuser=True))
+    browser.open(DEAD)
+    assert len(browser.all(".action-select")) == 7
+    browser.open(DEAD, "?kind=task")
+    browser.picture("admin-failed-tasks")
+    assert len(browser.all(".action-select")) == 4
+    assert "insufficient funds" in browser.text
+    _nothing_sticks_out(browser)
+    browser.open("admin:celery_outbox_celeryoutboxdeadletter_change", args=[failed[0].pk])
+    browser.picture("admin-failed-task")
+    assert "receipt = gateway.charge(order.total" in browser.text
+    _nothing_sticks_out(browser)
+
+
 def _healthy() -> None:
     waiting(due_at=ago(seconds=3))
     relay("web-1", rate=41.2)

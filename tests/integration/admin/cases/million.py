@@ -59,9 +59,10 @@ def million(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
                 [ROWS, ROWS, ROWS],
             )
             cursor.execute(
-                f"INSERT INTO celery_outbox_dead_letter ({SHARED}, dead_at, failure_reason)"
+                f"INSERT INTO celery_outbox_dead_letter ({SHARED}, dead_at, failure_reason, kind)"
                 f" SELECT {CONTENT}, 5, 1, now() - (%s - n) * interval '50 milliseconds',"
-                " 'NotFound: no exchange' FROM generate_series(1, %s) AS n",
+                " 'NotFound: no exchange', CASE WHEN n < 100 THEN 'task' END"
+                " FROM generate_series(1, %s) AS n",
                 [DEAD_ROWS, DEAD_ROWS, DEAD_ROWS],
             )
         try:
@@ -150,6 +151,8 @@ PAGES = {
     "task id": (OUTBOX, {"q": "c4ca4238a0b923820dcc509a6f75849b"}),
     "dead letters": (DEAD, {}),
     "dead letters by task name": (DEAD, {"task_name": "no.such.task"}),
+    "failed tasks": (DEAD, {"kind": "task"}),
+    "messages of a task that nothing has": (DEAD, {"kind": "message", "task_name": "no.such.task"}),
     "dead letters by task id": (DEAD, {"q": "c4ca4238a0b923820dcc509a6f75849b"}),
 }
 

@@ -18,6 +18,7 @@ from django.utils import timezone
 from celery_outbox_steps.fleet import STANDING_BY
 from django_integration import schema
 from django_integration.admin import actions, charts, paging, states
+from django_integration.keys import stored_key
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
 from tests.integration.admin import project
 from tests.integration.admin.cases.conftest import (
@@ -242,6 +243,12 @@ def test_the_page_of_a_message_says_when_it_was_wanted(
     page = boss.get(reverse(f"admin:celery_outbox_{model}_change", args=[row.pk]))
     assert "Wanted at" in page.content.decode()
     assert "May 17, 2031, 2:30 p.m." in page.content.decode()
+
+
+def test_the_page_of_a_message_shows_its_key(boss: Client) -> None:
+    row = scheduled(outbox_key=stored_key("reindex:<7>"))
+    page = boss.get(reverse("admin:celery_outbox_celeryoutbox_change", args=[row.pk]))
+    assert "reindex:&lt;7&gt;<" in page.content.decode()
 
 
 def test_empty_tables(boss: Client) -> None:
@@ -570,6 +577,25 @@ def test_replay(boss: Client, act: Act) -> None:
     assert listed(boss, OUTBOX, state="waiting") == [row.pk]
     assert not CeleryOutboxDeadLetter.objects.exists()
     assert LogEntry.objects.get().change_message == "Replay dead letters."
+
+
+def test_the_kind_of_a_dead_letter(boss: Client, act: Act) -> None:
+    old, message = buried(), buried(kind="message")
+    task = buried(kind="task", traceback="Traceback\n  <b>here</b>", failure_reason="ValueError: 7")
+    found = {
+        kind: {row.pk for row in boss.get(reverse(DEAD), {"kind": kind}).context["cl"].result_list}
+        for kind in ("message", "task", "nonsense")
+    }
+    both = {old.pk, message.pk}
+    assert found == {"message": both, "task": {task.pk}, "nonsense": {*both, task.pk}}
+    name = {"kind": "task", "task_name": "no.such.task"}
+    assert list(boss.get(reverse(DEAD), name).context["cl"].result_list) == []
+    page = boss.get(reverse(DEAD)).content.decode()
+    assert "1 failed task" in page
+    detail = boss.get(reverse("admin:celery_outbox_celeryoutboxdeadletter_change", args=[task.pk]))
+    assert "&lt;b&gt;here&lt;/b&gt;" in detail.content.decode()
+    act(boss, DEAD, "replay", task, query="?kind=task")
+    assert CeleryOutbox.objects.get().task_id == task.task_id
 
 
 def test_discard_dead_letters(boss: Client, act: Act) -> None:
