@@ -66,7 +66,14 @@ def note(cursor: Any, ids: list[str]) -> None:
     cursor.execute("INSERT INTO chaos_ledger (task_id) SELECT unnest(%s::text[])", [ids])
 
 
-@app.task(name="run", bind=True, autoretry_for=(Error,), max_retries=None, default_retry_delay=1)
+@app.task(  # not shared: the harness imports this module into the process of all other tests
+    name="run",
+    bind=True,
+    shared=False,
+    autoretry_for=(Error,),
+    max_retries=None,
+    default_retry_delay=1,
+)
 @once
 def run(self: Any, children: int = 0, padding: str = "") -> None:
     """Do something, and call others through the outbox: that fails with the database away."""

@@ -101,9 +101,11 @@ def _wait(world: World, timeout: float, condition: Callable[[], bool]) -> None:
         for slot in world.everybody:
             slot.ask_what_it_does()
         rows = world.sql("SELECT count(*), count(claimed_by), max(retries) FROM celery_outbox")
+        waiting = sorted(_to_run(world))
         return (
             f"it does not get quiet: rows {rows}, {world.messages()} messages,"
-            f" {len(_to_run(world))} have not run, audit {world.audit.error}\n{world.tails()}"
+            f" {len(waiting)} have not run, audit {world.audit.error}\n"
+            f"{world.said_of(waiting[:3])}\n{world.tails()}"
         )
 
     helpers.wait_for(quiet, timeout, why, pause=0.3)

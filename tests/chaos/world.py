@@ -95,6 +95,17 @@ class World:
         ]
         return "\n\n".join(["the workers do not get ready", *texts])
 
+    def said_of(self, task_ids: list[str]) -> str:
+        """What the logs of all workers, also of earlier ones, say of these tasks."""
+        logs = {log: log.read_text(errors="replace") for s in self.everybody for log in s.logs()}
+        return "\n".join(
+            f"{log.name}: {line}"
+            for task_id in task_ids
+            for log, text in logs.items()
+            for line in text.splitlines()
+            if task_id in line
+        )
+
     # -- the producer -----------------------------------------------------------------------------
 
     def start_producer(self, number: int) -> None:
