@@ -42,6 +42,8 @@ CELERY_TASK_IGNORE_RESULT = True
 # Celery's own promise: a task that died with its worker is delivered again.
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
+# A short retry goes to the broker. Without confirms Celery loses it with the connection.
+CELERY_BROKER_TRANSPORT_OPTIONS = {"confirm_publish": True}
 globals().update(json.loads(os.environ.get("CHAOS_SETTINGS", "{}")))
 
 # A worker that is asked with SIGUSR2 writes to its log what it is doing, and so do its children.
