@@ -16,8 +16,8 @@ from asgiref.sync import sync_to_async
 from celery import Celery, signals
 from django.apps import apps
 from django.core.signals import setting_changed
-from django.db import Error
-from kombu.exceptions import OperationalError
+from django.db import Error, InterfaceError, OperationalError
+from kombu.exceptions import OperationalError as BrokerError
 from kombu.utils.objects import cached_property
 
 from celery_outbox_steps.errors import describe
@@ -35,7 +35,7 @@ from django_integration.celery_hooks.tasks import (
 from django_integration.conf import DjangoDefaults
 from django_integration.enqueue.capture import CapturingProducer
 from django_integration.enqueue.hold import when_of, without_time
-from django_integration.enqueue.keys import KEY, ON_CONFLICT, drop_key, take_key
+from django_integration.enqueue.keys import KEY, ON_CONFLICT, drop_key, take_key, wanted_key
 from django_integration.keys import stored_key
 from django_integration.schema import Key
 from django_integration.upstream.celery import DjangoTaskByDefault, registry_of
@@ -91,6 +91,8 @@ class OutboxCelery(DjangoTaskByDefault):
 
         With `outbox_key`, only if no call with this key waits; `outbox_on_conflict="replace"` puts
         it in that one's place. The result's `was_stored` tells; its id is of the one that waits.
+        If the database is away, a call of a worker that is in no transaction goes to the broker:
+        it may continue a chain, whose tasks so far are done.
         """
         using = kwargs.pop("outbox_using") if "outbox_using" in kwargs else None
         if len(args) > _NAME_ARGS_KWARGS:
@@ -99,26 +101,34 @@ class OutboxCelery(DjangoTaskByDefault):
         if bypasses_outbox.get():
             return self._send_directly(name, using, args, kwargs)
         task = kwargs["task_type"] if "task_type" in kwargs else None  # noqa: SIM401  each call counts
-        key = None
+        asked = key = None
         if KEY in kwargs or ON_CONFLICT in kwargs or getattr(task, KEY, None) is not None:
-            key = take_key(task, name, args, kwargs, strict=self.current_worker_task is None)
+            asked = take_key(task, kwargs)
+            key = wanted_key(asked, task, name, args, kwargs, strict=not self.current_worker_task)
         settings = self.outbox.settings
         if settings.exclude_tasks and settings.excludes(name):
             return super().send_task(*args, **kwargs)
-        database = self.outbox.database(name, using)
-        when = None
+        options, when = kwargs, None
         if "countdown" in kwargs or "eta" in kwargs:
             when = when_of(kwargs, settings.hold)
-            kwargs = kwargs if when is None else without_time(kwargs)
-        producer, result = self.capture(args, kwargs)
-        if not producer.messages:  # a custom AMQP class, or one in a test, dropped it
-            return result
-        if key is None:
-            self.outbox.store(database, name, result.id, producer, when=when)
-        else:
-            result.was_stored = None  # in a bulk, that is known at its end
-            wanted = Key(stored_key(key.text), key.replace, result)
-            self.outbox.store(database, name, result.id, producer, when=when, key=wanted)
+            options = kwargs if when is None else without_time(kwargs)
+        try:
+            database = self.outbox.database(name, using)
+            producer, result = self.capture(args, options)
+            if not producer.messages:  # a custom AMQP class, or one in a test, dropped it
+                return result
+            if asked is None:
+                self.outbox.store(database, name, result.id, producer, when=when)
+            else:
+                # In a bulk, what became of a call with a key is known at its end.
+                result.was_stored = None if key else True
+                wanted = Key(stored_key(key.text), key.replace, result) if key else None
+                self.outbox.store(database, name, result.id, producer, when=when, key=wanted)
+        except (InterfaceError, OperationalError) as exc:
+            if self.current_worker_task is None or self.outbox.is_in_transaction(using):
+                raise
+            log("celery_outbox_not_stored", name, describe(exc), task_name=name)
+            return super().send_task(*args, **kwargs)
         return result
 
     async def asend_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
@@ -178,7 +188,7 @@ class OutboxCelery(DjangoTaskByDefault):
                     log("celery_outbox_retry_not_held", name, describe(exc), task_name=name)
             try:
                 return super().send_task(*args, **kwargs)
-            except OperationalError as broker_error:
+            except BrokerError as broker_error:
                 when = when_of(kwargs, settings.hold)
                 try:
                     return self._store_apart(name, using, args, kwargs, when)
@@ -214,10 +224,11 @@ class OutboxCelery(DjangoTaskByDefault):
         self.outbox.in_beat = True
 
     def _on_failure(self, sender: Any, **failure: Any) -> None:
-        """Imported here: it uses parts of Celery that only a worker loads."""
-        from django_integration.celery_hooks.failed_tasks import keep_failed_task
+        # Another app in this process has settings of its own.
+        if sender.app is self and self.conf.get("outbox_keep_failed_tasks"):
+            # Imported here: it uses parts of Celery that only a worker loads.
+            from django_integration.celery_hooks.failed_tasks import keep_failed_task
 
-        if sender.app is self:  # another app in this process has settings of its own
             keep_failed_task(self, sender, failure)
 
     def _on_configured(self, source: Any, **_: Any) -> None:

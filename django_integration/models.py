@@ -100,8 +100,6 @@ class CeleryOutbox(StoredMessage):
     """A message that the caller's transaction committed."""
 
     due_at = models.DateTimeField(null=True, default=DatabaseNow)
-    # Unique among the rows that have one: the index is made by the migration, because only some
-    # databases can leave the rows without a key out of it.
     outbox_key = models.CharField(max_length=255, null=True)
     updated_at = models.DateTimeField(null=True)
     # The lease stays out of every index, so that PostgreSQL can claim with HOT updates.
@@ -120,6 +118,10 @@ class CeleryOutbox(StoredMessage):
         indexes = [
             models.Index(fields=["due_at", "id"], name=schema.DUE_INDEX),
             models.Index(fields=["task_id"], name=schema.TASK_ID_INDEX),
+        ]
+        constraints = [
+            # The migration makes it an index without the rows that have no key, where it can.
+            models.UniqueConstraint(fields=["outbox_key"], name=schema.KEY_INDEX),
         ]
 
 

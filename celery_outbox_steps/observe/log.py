@@ -193,6 +193,20 @@ CALLER_EVENTS = {
         "the call itself.",
         ("task_name", "place"),
     ),
+    "celery_outbox_not_stored": Event(
+        WARNING,
+        "%s goes to the broker, because it can't be stored: %s",
+        "A worker calls a task outside a transaction, for example the next one of a chain, and the "
+        "database is away. The call goes to the broker, so that the chain does not end.",
+        ("task_name",),
+    ),
+    "celery_outbox_key_ignored": Event(
+        WARNING,
+        "%s is stored without a key: %s",
+        "A task of this name is called in a worker, and can't have its key. It is stored without "
+        "one, because an error could end a chain.",
+        ("task_name",),
+    ),
     "celery_outbox_retry_not_held": Event(
         WARNING,
         "a retry of %s goes to the broker with its eta: %s",

@@ -31,19 +31,19 @@ class AfterCommit:
         self.names: Counter[str] = Counter()
         self.notified = False
         """Whether one of the calls sent a NOTIFY. One is enough for all of them."""
-        self.ran = False
+        self.registered = self.ran = False
         self.began = time.monotonic()
         self.first_due = float("inf")
         """When the first of the rows is due, by this machine's monotonic clock."""
         self.__qualname__ = "celery_outbox"  # Django logs it if `run` fails
 
     def add(self, rows: list[Row], *, notified: bool, due_in: float) -> None:
-        is_new = not self.names
         for row in rows:
             self.names[row.task_name] += 1
         self.notified = self.notified or notified
         self.first_due = min(self.first_due, time.monotonic() + due_in)
-        if is_new and _has_hooks(self.connection):
+        if not self.registered and _has_hooks(self.connection):
+            self.registered = True
             self.connection.on_commit(self, robust=True)
 
     def __call__(self) -> None:

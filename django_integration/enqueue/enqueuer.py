@@ -35,7 +35,7 @@ from django_integration.enqueue.redaction import redact
 from django_integration.enqueue.rows import Row, insert, notify_relay
 from django_integration.enqueue.sealing import copy_arguments, seal_captured
 from django_integration.enqueue.settings import EnqueueSettings, Meters
-from django_integration.enqueue.transactions import is_command_line_call
+from django_integration.enqueue.transactions import is_command_line_call, level
 from django_integration.inbox.once import once_in
 from django_integration.store.base import DIALECTS
 from django_integration.store.session import is_open, own_wrapper, write_alias
@@ -203,6 +203,11 @@ class Enqueuer:
         """
         return once_in(self._app, key, using, keep)
 
+    def is_in_transaction(self, using: str | None) -> bool:
+        """Whether a call would be part of a transaction of the caller's."""
+        depth = level(connections[using or write_alias()])
+        return depth is None or depth > 0
+
     def cancel(self, task_ids: Sequence[str], in_doubt: Callable[[list[str]], None]) -> set[str]:
         """For `app.control.revoke()`: see `Changes.cancel`."""
         return self._changes.cancel(task_ids, in_doubt)
@@ -289,17 +294,22 @@ class Enqueuer:
         hook.add(rows, notified=notify and held < len(rows), due_in=due_in)
 
     def _write_keyed(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        """Write rows with keys. Those that are dropped for a row that waits are not reported."""
+        """Write rows with keys. Those that are dropped for a row that waits are not reported.
+
+        A row that waits wakes the relay too: a claim may have skipped it, because it is locked.
+        """
         with self.settings.recorders.storing(rows):
-            stored = store_keyed(connection, rows, partial(insert, connection))
-        if stored:
-            hook = after_commit(connection, self._committed)
-            due_in = min(seconds_ahead(row.when) for row in stored)
-            notify = due_in <= self.settings.soon and self._may_notify(connection, hook)
-            if notify:
-                notify_relay(connection)
-            signals.emit_created(stored, self._sender)
-            hook.add(stored, notified=notify, due_in=due_in)
+            stored, kept = store_keyed(connection, rows, partial(insert, connection))
+        new = list(stored.values())
+        hook = after_commit(connection, self._committed)
+        ahead = [seconds_ahead(row.when) for row in new]
+        due_in = min([*ahead, *(each.due_in for each in kept.values())])
+        notify = due_in <= self.settings.soon and self._may_notify(connection, hook)
+        if notify:
+            notify_relay(connection)
+        if new:
+            signals.emit_created(new, self._sender)
+        hook.add(new, notified=notify, due_in=due_in)
 
     def _notifies(self, connection: BaseDatabaseWrapper) -> bool:
         return connection.vendor == "postgresql" and self.settings.notify

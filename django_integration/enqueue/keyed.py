@@ -9,15 +9,17 @@ published, does not wait any more: its key is taken from it. `enqueuer.py` calls
 # ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import transaction
+from django.db import Error, transaction
 from django.db.transaction import atomic
 
 from celery_outbox_steps.envelope import SCHEMA_VERSION
+from celery_outbox_steps.errors import OutboxError
 from django_integration.enqueue.rows import AT_ONCE
+from django_integration.keys import readable_key
 from django_integration.schema import (
     CALL_COLUMNS,
     DUE_AT_ETA,
@@ -25,6 +27,7 @@ from django_integration.schema import (
     INSERT_NOW,
     OUTBOX,
     UNHELD,
+    Key,
     Row,
 )
 from django_integration.store.base import DIALECTS
@@ -32,52 +35,70 @@ from django_integration.store.session import is_open, own_wrapper
 from django_integration.upstream.django import is_in_testcase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_integration.schema import Key
     from django_integration.store.dialect import Dialect
 
+    Insert = Callable[[list[Row]], list[str]]
 
-def store_keyed(
-    connection: BaseDatabaseWrapper,
-    rows: Sequence[Row],
-    insert: Callable[[list[Row]], None],
-) -> list[Row]:
-    """Store the rows whose keys are free, or replace what waits. Returns those that were stored.
+ATTEMPTS = 20
+"""An attempt fails if a relay takes or gives back one of the rows at that moment."""
+RESTLESS = (
+    "The key {!r} could not be taken, because its row changed at every attempt. With the isolation"
+    " level REPEATABLE READ the transaction can't see the change: run it again."
+)
 
-    `insert` writes rows, and leaves out those whose key exists by then. The results of all calls
-    are told what became of them.
+
+class Waiting(NamedTuple):
+    """A row that waits under a key."""
+
+    task_id: str
+    due_in: float
+    """Seconds; below 0 if it is due."""
+
+
+class Stored(NamedTuple):
+    """What became of calls with keys, by key."""
+
+    rows: dict[str, Row]
+    """The calls that were stored."""
+    kept: dict[str, Waiting]
+    """The rows that waited already, and for which calls were dropped."""
+
+
+def store_keyed(connection: BaseDatabaseWrapper, rows: Sequence[Row], insert: Insert) -> Stored:
+    """Store the rows whose keys are free, or replace what waits. All of them have keys.
+
+    `insert` writes rows, and leaves out those whose key exists by then. It returns the keys that it
+    wrote, if the database can tell. The results of all calls are told what became of them.
     """
     winners = _winners(rows)
     keyed = KeyedRows(connection, in_transaction=is_open(connection))
     with atomic(using=connection.alias, savepoint=False):
-        stored, waiting = keyed.store(winners, insert)
+        stored = keyed.store(winners, insert)
     for row in rows:
         key = _key(row)
-        _tell(row.key, waiting[key], was_stored=key in stored and winners[key] is row)
-    return list(stored.values())
+        is_stored = key.text in stored.rows
+        key.result.was_stored = is_stored and winners[key.text] is row
+        # In full, where it is known: that of the table may be shortened.
+        key.result.id = (
+            _key(winners[key.text]).result.id if is_stored else stored.kept[key.text].task_id
+        )
+    return stored
 
 
 def _winners(rows: Sequence[Row]) -> dict[str, Row]:
     """By key, the call that counts among calls with the same key.
 
-    In one order, in all transactions: two of them can't wait for each other within a statement.
+    In one order in all transactions, so that two of them do not wait for each other.
     """
     winners: dict[str, Row] = {}
     for row in rows:
-        if _key(row) not in winners or _replaces(row):
-            winners[_key(row)] = row
+        if _key(row).text not in winners or _key(row).replace:
+            winners[_key(row).text] = row
     return dict(sorted(winners.items()))
-
-
-class Seen(NamedTuple):
-    """A row that has a key."""
-
-    task_id: str
-    waits: bool
-    """No relay holds it or held it last, and it is not published."""
 
 
 class KeyedRows:
@@ -85,132 +106,159 @@ class KeyedRows:
 
     def __init__(self, connection: BaseDatabaseWrapper, *, in_transaction: bool) -> None:
         self._connection = connection
-        self._in_transaction = in_transaction
         self._dialect: Dialect = DIALECTS[connection.vendor]()
         self._table = f"{OUTBOX}{self._dialect.key_hint}"
-        self._stray_lock = ""
-        """The lock that may have stayed on rows that do not wait."""
+        # SQLite has one writer, and another session does not see the rows of a TestCase.
+        one_session = connection.vendor == "sqlite" or is_in_testcase(connection)
+        self._frees_apart = in_transaction and not one_session
 
-    def store(
-        self, wanted: dict[str, Row], insert: Callable[[list[Row]], None]
-    ) -> tuple[dict[str, Row], dict[str, str]]:
-        """The rows that were stored, and the id of the task that waits under each key.
+    def store(self, wanted: dict[str, Row], insert: Insert) -> Stored:
+        """Store the calls or lock the rows that wait: all of them, in the order of the keys.
 
-        Another transaction may store a row, or a relay take one, between two statements: then it
-        takes another round. New rows are inserted before others are locked, and both in the order
-        of their keys: so two bulks do not wait for each other. Except on MySQL, where an INSERT
-        locks a row whose key it meets: it must not meet one that a relay holds.
+        An attempt that fails is undone, so that two bulks never take keys in different orders.
+        MySQL can't undo a lock: there an attempt begins with a look, and goes on from the last one.
         """
-        stored: dict[str, Row] = {}
-        waiting: dict[str, str] = {}
-        if self._dialect.take_write_lock:
-            _execute(self._connection, self._dialect.take_write_lock)
-        seen = self._read(wanted) if self._dialect.stray_lock else {}
-        while left := {key: row for key, row in wanted.items() if key not in waiting}:
-            self._free([key for key, row in seen.items() if not row.waits])
-            waiting |= self._lock({key: left[key] for key, row in seen.items() if row.waits})
-            replaced = {key: row for key, row in left.items() if key in waiting and _replaces(row)}
-            self._replace(replaced)
-            new = {key: row for key, row in left.items() if key not in seen or not seen[key].waits}
-            if new:
-                insert(list(new.values()))
-            seen = self._read([key for key in left if key not in waiting])
-            own = {key for key, row in seen.items() if row.task_id == left[key].task_id}
-            stored |= replaced | {key: left[key] for key in own}
-            waiting |= {key: _task_id(row) for key, row in stored.items()}
-            seen = {key: row for key, row in seen.items() if key not in own}
-            self._stray_lock = self._dialect.stray_lock
-        return stored, waiting
+        stored, dialect = Stored({}, {}), self._dialect
+        if dialect.take_write_lock:
+            self._execute(dialect.take_write_lock)
+        seen = self._read(wanted) if dialect.stray_lock else {}
+        for _ in range(ATTEMPTS):
+            self._free([key for key, waits in seen.items() if not waits])
+            self._attempt(wanted, seen, insert, stored)
+            wanted = {
+                key: row
+                for key, row in wanted.items()
+                if key not in stored.rows and key not in stored.kept
+            }
+            if not wanted:
+                return stored
+            if dialect.stray_lock:
+                self._frees_apart = False  # the attempt may have locked rows that do not wait
+            seen = self._read(wanted, lock=dialect.stray_lock)
+        raise OutboxError(RESTLESS.format(readable_key(next(iter(wanted)))))
 
-    def _read(self, rows: Collection[str]) -> dict[str, Seen]:
-        """What the table has under these keys."""
-        if not rows:
-            return {}
-        selected, params = self._dialect.id_in(list(rows), "outbox_key")
+    def _attempt(
+        self, wanted: dict[str, Row], seen: dict[str, bool], insert: Insert, stored: Stored
+    ) -> None:
+        """New rows first, then those that wait: who holds the latter waits for none of the former.
+
+        Adds to `stored`: everything, or nothing if the database can undo it.
+        """
+        undoes, alias = self._dialect.unlocks_on_rollback, self._connection.alias
+        savepoint = transaction.savepoint(using=alias) if undoes and len(wanted) > 1 else None
+        new = {key: row for key, row in wanted.items() if not seen.get(key)}
+        inserted = set(insert(list(new.values()))) if new else set()
+        rest = {key: row for key, row in wanted.items() if key not in inserted}
+        if undoes and rest and savepoint is None:  # one INSERT alone left nothing to undo
+            savepoint = transaction.savepoint(using=alias)
+        found = self._lock(rest)
+        is_complete = len(found) == len(rest)
+        if savepoint is not None:
+            end = transaction.savepoint_commit if is_complete else transaction.savepoint_rollback
+            end(savepoint, using=alias)
+        if undoes and not is_complete:
+            return
+        if not self._dialect.returns_inserted:
+            inserted = {key for key, row in new.items() if _is_own(found.get(key), row)}
+        self._take(wanted, inserted, found, stored)
+
+    def _take(
+        self,
+        wanted: dict[str, Row],
+        inserted: Collection[str],
+        found: dict[str, Waiting],
+        stored: Stored,
+    ) -> None:
+        stored.rows.update({key: wanted[key] for key in inserted})
+        for key, waiting in found.items():
+            if key in stored.rows:
+                continue
+            if _key(wanted[key]).replace:
+                self._replace(wanted[key])
+                stored.rows[key] = wanted[key]
+            else:
+                stored.kept[key] = waiting
+
+    def _read(self, keys: Collection[str], lock: str = "") -> dict[str, bool]:
+        """The rows with these keys, and whether each waits."""
+        selected, params = self._dialect.id_in(list(keys), "outbox_key")
         waits = f"CASE WHEN {self._dialect.is_state(UNHELD)} THEN 1 ELSE 0 END"
         found = self._rows(
-            f"SELECT outbox_key, task_id, {waits} FROM {self._table} WHERE {selected}"
-            f" ORDER BY outbox_key{self._stray_lock}",
+            f"SELECT outbox_key, {waits} FROM {self._table} WHERE {selected}"
+            f" ORDER BY outbox_key{lock}",
             params,
         )
-        return {key: Seen(task_id, bool(waits)) for key, task_id, waits in found}
+        return {key: bool(waits) for key, waits in found}
 
-    def _lock(self, rows: dict[str, Row]) -> dict[str, str]:
-        """The ids of the tasks that still wait under these keys, locked."""
-        found: dict[str, str] = {}
+    def _lock(self, rows: dict[str, Row]) -> dict[str, Waiting]:
+        """The rows that wait under these keys, locked."""
+        found: dict[str, Waiting] = {}
         for lock in dict.fromkeys((self._dialect.keep_lock, self._dialect.replace_lock)):
             keys = [key for key, row in rows.items() if self._lock_for(row) == lock]
-            found |= self._lock_all(keys, lock) if keys else {}
+            if keys:
+                found |= self._lock_all(keys, lock)
         return found
 
     def _lock_for(self, row: Row) -> str:
-        return self._dialect.replace_lock if _replaces(row) else self._dialect.keep_lock
+        return self._dialect.replace_lock if _key(row).replace else self._dialect.keep_lock
 
-    def _lock_all(self, keys: list[str], lock: str) -> dict[str, str]:
-        """A row that a relay has taken meanwhile must not stay locked: the relay would wait for the
-        caller. PostgreSQL can undo that; MySQL can't."""
-        alias, undoes = self._connection.alias, self._dialect.unlocks_on_rollback
-        savepoint = transaction.savepoint(using=alias) if undoes else None
+    def _lock_all(self, keys: list[str], lock: str) -> dict[str, Waiting]:
         selected, params = self._dialect.id_in(keys, "outbox_key")
-        found = dict(
-            self._rows(
-                f"SELECT outbox_key, task_id FROM {self._table} WHERE {selected}"
-                f" AND {self._dialect.is_state(UNHELD)} ORDER BY outbox_key{lock}",
-                params,
-            )
+        found = self._rows(
+            f"SELECT outbox_key, task_id, {self._dialect.seconds_until.format('due_at')}"
+            f" FROM {self._table} WHERE {selected}"
+            f" AND {self._dialect.is_state(UNHELD)} ORDER BY outbox_key{lock}",
+            params,
         )
-        if savepoint is None:
-            return found
-        missed = len(found) < len(keys)
-        end = transaction.savepoint_rollback if missed else transaction.savepoint_commit
-        end(savepoint, using=alias)
-        return {} if missed else found
+        return {key: Waiting(task_id, float(due_in)) for key, task_id, due_in in found}
 
     def _free(self, keys: list[str]) -> None:
         """Take the keys from rows that are in flight or published.
 
-        Committed at once, because a relay that settles its batch must not wait for the caller. That
-        is right even if the caller rolls back: these rows do not wait. Rows that the caller has
-        locked can only be changed by the caller.
+        Committed at once, in a session of its own, because a relay that settles its batch must not
+        wait for the caller. That is right even if the caller rolls back: these rows do not wait.
+        Only the caller itself can change a row that it has locked.
         """
         if not keys:
             return
         selected, params = self._dialect.id_in(keys, "outbox_key")
-        apart = self._in_transaction and not self._stray_lock
-        with _session(self._connection, self._dialect, apart=apart) as connection:
-            _execute(
-                connection,
-                f"UPDATE {self._table} SET outbox_key = NULL"
-                f" WHERE {selected} AND NOT ({self._dialect.is_state(UNHELD)})",
-                params,
-            )
+        held = f"{selected} AND NOT ({self._dialect.is_state(UNHELD)})"
+        statement = f"UPDATE {self._table} SET outbox_key = NULL WHERE {held}"
+        if self._frees_apart:
+            self._frees_apart = self._execute_apart(statement, params)
+        if not self._frees_apart:
+            self._execute(statement, params)
 
-    def _replace(self, rows: dict[str, Row]) -> None:
+    def _execute_apart(self, statement: str, params: Sequence[Any]) -> bool:
+        """False if a row is locked: it may be by the caller, who would wait for itself."""
+        dialect = self._dialect
+        with closing(own_wrapper(self._connection.alias, dialect.options)) as own:
+            own.set_autocommit(False)
+            try:
+                with own.cursor() as cursor:
+                    cursor.execute(dialect.wait_briefly)
+                    cursor.execute(statement, params)
+                own.commit()
+            except Error as error:
+                if dialect.is_lock_conflict(error):
+                    return False
+                raise
+        return True
+
+    def _replace(self, row: Row) -> None:
         """The newest message and time, as if it were stored now."""
-        statement = _replacement(self._dialect.vendor, self._table)
-        for key, row in rows.items():
-            when = row.when or AT_ONCE
-            values = [*row[: len(CALL_COLUMNS)], *when, *when, key]
-            _execute(self._connection, statement, values)
+        when = row.when or AT_ONCE
+        values = [*row[: len(CALL_COLUMNS)], *when, *when, _key(row).text]
+        self._execute(_replacement(self._dialect.vendor, self._table), values)
 
-    def _rows(self, sql: str, params: list[Any]) -> list[tuple[Any, ...]]:
+    def _rows(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._connection.cursor() as cursor:
             cursor.execute(sql, params)
             return list(cursor.fetchall())
 
-
-@contextmanager
-def _session(
-    connection: BaseDatabaseWrapper, dialect: Dialect, *, apart: bool
-) -> Iterator[BaseDatabaseWrapper]:
-    """`apart`: a session outside the caller's transaction. SQLite has one writer: there it is the
-    caller's, and so it is in a TestCase, whose rows no other session sees."""
-    one_writer = dialect.vendor == "sqlite" or is_in_testcase(connection)
-    if one_writer or not apart:
-        yield connection
-        return
-    with closing(own_wrapper(connection.alias, dialect.options)) as own:
-        yield own
+    def _execute(self, sql: str, params: Sequence[Any] = ()) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, params)
 
 
 @cache
@@ -228,24 +276,11 @@ def _replacement(vendor: str, table: str) -> str:
     return f"UPDATE {table} SET {changes} WHERE outbox_key = %s"
 
 
-def _execute(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any] = ()) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, params)
+def _key(row: Row) -> Key:
+    assert row.key is not None  # noqa: S101  `store_keyed` is given no other rows
+    return row.key
 
 
-def _key(row: Row) -> str:
-    return row.key.text if row.key else ""
-
-
-def _replaces(row: Row) -> bool:
-    return row.key is not None and row.key.replace
-
-
-def _task_id(row: Row) -> str:
-    """In full: that of the row may be shortened."""
-    return str(row.key.result.id) if row.key else row.task_id
-
-
-def _tell(key: Key | None, task_id: str, *, was_stored: bool) -> None:
-    if key is not None:
-        key.result.id, key.result.was_stored = task_id, was_stored
+def _is_own(waiting: Waiting | None, row: Row) -> bool:
+    """Whether a row that was not there before the INSERT is this one."""
+    return waiting is not None and waiting.task_id == row.task_id

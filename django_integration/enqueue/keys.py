@@ -11,6 +11,7 @@ import inspect
 from typing import Any, NamedTuple
 
 from celery_outbox_steps.errors import OutboxError
+from celery_outbox_steps.observe.log import log
 
 KEEP, REPLACE = "keep", "replace"
 KEY, ON_CONFLICT = "outbox_key", "outbox_on_conflict"
@@ -18,11 +19,11 @@ WAITED_FOR = {"chord": "is in a chord's header", "chain": "begins a chain", "lin
 """Options of a call whose end makes another call."""
 
 
-class Asked(NamedTuple):
-    """What a call or its task asks for, unchecked."""
+class AskedKey(NamedTuple):
+    """What a call or its task asks for."""
 
     key: Any
-    on_conflict: Any
+    on_conflict: str
     explicit: bool
     """The call itself has the key. That of a task is a format."""
 
@@ -34,47 +35,57 @@ class WantedKey(NamedTuple):
     replace: bool
 
 
-def take_key(
-    task: Any, name: str, args: tuple[Any, ...], options: dict[str, Any], *, strict: bool
+def take_key(task: Any, options: dict[str, Any]) -> AskedKey:
+    """Take the two options out of those of a call. Raises `OutboxError` if they make no sense."""
+    explicit = KEY in options
+    key = options.pop(KEY) if explicit else getattr(task, KEY, None)
+    on_conflict = options.pop(ON_CONFLICT, None)
+    if on_conflict and key is None and not explicit:
+        raise OutboxError(f"{ON_CONFLICT} needs an {KEY}.")
+    on_conflict = on_conflict or getattr(task, ON_CONFLICT, None) or KEEP
+    if on_conflict not in (KEEP, REPLACE):
+        raise OutboxError(f'{ON_CONFLICT} must be "{KEEP}" or "{REPLACE}", not {on_conflict!r}.')
+    return AskedKey(key, on_conflict, explicit)
+
+
+def wanted_key(
+    asked: AskedKey,
+    task: Any,
+    name: str,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    *,
+    strict: bool,
 ) -> WantedKey | None:
     """The key of a call, if it has one. `args` and `options` are those of `send_task`.
 
     Raises `OutboxError` if it can't have this key. Not `strict`, it has none then: a worker makes
     the call that continues a chain, and an error would end the chain.
     """
-    asked = _take(task, options)
+    if asked.key is None:
+        return None
+    if not asked.explicit and any(map(options.get, WAITED_FOR)):
+        return None
     try:
-        return _checked(task, name, asked, args, options)
-    except OutboxError:
+        return WantedKey(_text(asked, task, name, args, options), asked.on_conflict == REPLACE)
+    except OutboxError as error:
         if strict:
             raise
+        log("celery_outbox_key_ignored", name, str(error), task_name=name)
         return None
 
 
-def _take(task: Any, options: dict[str, Any]) -> Asked:
-    explicit = KEY in options
-    key = options.pop(KEY) if explicit else getattr(task, KEY, None)
-    on_conflict = options.pop(ON_CONFLICT, None) or getattr(task, ON_CONFLICT, None) or KEEP
-    return Asked(key, on_conflict, explicit)
-
-
-def _checked(
-    task: Any, name: str, asked: Asked, args: tuple[Any, ...], options: dict[str, Any]
-) -> WantedKey | None:
-    key, on_conflict, explicit = asked
-    if on_conflict not in (KEEP, REPLACE):
-        raise OutboxError(f'{ON_CONFLICT} must be "{KEEP}" or "{REPLACE}", not {on_conflict!r}.')
-    if key is None:
-        return None
-    if explicit:
+def _text(
+    asked: AskedKey, task: Any, name: str, args: tuple[Any, ...], options: dict[str, Any]
+) -> str:
+    if asked.explicit:
         _refuse_if_waited_for(name, options)
-    elif any(map(options.get, WAITED_FOR)):
-        return None
+        key = asked.key
     else:
-        key = _format(task, key, *_arguments(args, options))
+        key = _format(task, asked.key, *_arguments(args, options))
     if not isinstance(key, str) or not key:
         raise OutboxError(f"{KEY} of {name} must be a text that is not empty, not {key!r}.")
-    return WantedKey(key, on_conflict == REPLACE)
+    return key
 
 
 def drop_key(options: dict[str, Any]) -> None:

@@ -43,8 +43,8 @@ AT_ONCE = When(None, None)
 COLUMNS = len(CALL_COLUMNS)
 KEYED_COLUMNS = (*CALL_COLUMNS, "outbox_key")
 UNLESS_KEY_EXISTS = {
-    "postgresql": " ON CONFLICT DO NOTHING",
-    "sqlite": " ON CONFLICT DO NOTHING",
+    "postgresql": " ON CONFLICT DO NOTHING RETURNING outbox_key",
+    "sqlite": " ON CONFLICT DO NOTHING RETURNING outbox_key",
     # Not IGNORE: its shared lock on the other row makes two that wait for a third deadlock.
     "mysql": " ON DUPLICATE KEY UPDATE id = id",
 }
@@ -56,11 +56,12 @@ def insert(
     *,
     notify: bool = False,
     soon: float | None = LOOK_AHEAD,
-) -> None:
+) -> list[str]:
     """Write the rows in the connection's current transaction.
 
-    All of them have a key, or none has; one whose key exists is left out. `notify`: wake the relay,
-    unless all rows are held for longer than `soon` seconds.
+    All of them have a key, or none has; one whose key exists is left out. Returns the keys that
+    were written, where the database returns them. `notify`: wake the relay, unless all rows are
+    held for longer than `soon` seconds.
     """
     notify = notify and connection.vendor == "postgresql"
     if not any(row.when for row in rows):
@@ -71,9 +72,13 @@ def insert(
     chunks = [rows] if len(rows) == 1 else list(_chunks(rows, most))
     # One statement is atomic by itself; several need a transaction.
     together = atomic(connection.alias) if len(chunks) > 1 else nullcontext()
+    written: list[str] = []
     with together, connection.cursor() as cursor:
         for chunk in chunks:
             cursor.execute(*_insertion(connection.vendor, chunk, notify=notify, soon=soon))
+            if rows[0].key is not None and cursor.description:
+                written += [key for (key,) in cursor.fetchall()]
+    return written
 
 
 def notify_relay(connection: BaseDatabaseWrapper) -> None:

@@ -163,7 +163,7 @@ def _statements(vendor: str) -> tuple[str, str]:
 
 
 def _recovered(entry: Entry) -> StoredResult | None:
-    """The result in the table; None if there is no entry, or if the database stays away."""
+    """The result in the table; None if there is no entry, or if there is no answer in time."""
     end = time.monotonic() + COMMIT_IN_DOUBT
     while time.monotonic() < end:
         with suppress(Error):
@@ -173,12 +173,15 @@ def _recovered(entry: Entry) -> StoredResult | None:
 
 
 def _committed_result(entry: Entry) -> StoredResult | None:
-    """Asked on a new connection: that of the work is lost."""
-    options = DIALECTS[connections[entry.alias].vendor].options
-    with closing(own_wrapper(entry.alias, options)) as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT {RESULT_COLUMNS} FROM {INBOX} WHERE inbox_key = %s", [entry.key])
-        found = cursor.fetchone()
-        return None if found is None else StoredResult(*found)
+    """Asked on a new connection, by an INSERT that is rolled back: it waits for a COMMIT that the
+    server has not finished. Raises if that takes long."""
+    dialect = DIALECTS[connections[entry.alias].vendor]
+    with closing(own_wrapper(entry.alias, dialect.options)) as connection:
+        connection.set_autocommit(False)
+        if dialect.wait_briefly:
+            with connection.cursor() as cursor:
+                cursor.execute(dialect.wait_briefly)
+        return _enter(connection, entry)
 
 
 def _may_lack_table(error: Error) -> bool:

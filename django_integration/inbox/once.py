@@ -33,6 +33,8 @@ Keep = timedelta | float | None
 MARK = "outbox_once"
 """The attribute of a protected function. Decorators around it carry it on, as `functools.wraps`
 copies attributes."""
+RUNNING = "outbox_once_running"
+"""The attribute of a delivery whose work is being done."""
 
 
 @overload
@@ -81,14 +83,23 @@ class Protection:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             task = _delivered_task()
-            if task is None:
+            if task is None or self._is_called_directly(function, task):
                 return function(*args, **kwargs)
-            if protection_of(task) is not self:
-                raise OutboxError(_not_the_task(function, task))
-            return self._run(task, functools.partial(function, *args, **kwargs))
+            with _running(task.request):
+                return self._run(task, functools.partial(function, *args, **kwargs))
 
+        # Celery compares the arguments of a call with it, and does not look through `wraps`.
+        run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         setattr(run, MARK, self)
         return run
+
+    def _is_called_directly(self, function: Any, task: Any) -> bool:
+        """Whether the running task calls its own function once more, or that of another task."""
+        if protection_of(task) is self:
+            return getattr(task.request, RUNNING, False)
+        if any(protection_of(each) is self for each in task.app.tasks.values()):
+            return True
+        raise OutboxError(_not_the_task(function, task))
 
     def _run(self, task: Any, call: functools.partial[Any]) -> Any:
         # Imported here: models need a configured Django, and decorating a task must not.
@@ -100,9 +111,9 @@ class Protection:
         with entered(entry) as work:
             if work.before is None:
                 value = call()
-                record_result(entry, dump_result(task, value))
+                record_result(entry, dump_result(task, call.func, value))
             else:
-                value = load_result(task, work.before)
+                value = load_result(task, call.func, work.before)
         if work.before is not None:
             log(
                 "celery_outbox_duplicate",
@@ -111,7 +122,7 @@ class Protection:
                 task_name=task.name,
                 task_id=task.request.id,
             )
-        return value if work.recovered is None else load_result(task, work.recovered)
+        return value if work.recovered is None else load_result(task, call.func, work.recovered)
 
     def _key_of(self, task: Any, call: functools.partial[Any]) -> str:
         if self._key is None:
@@ -123,6 +134,16 @@ class Protection:
                 f"The key of @once for {task.name} must be a text that is not empty, not {key!r}."
             )
         return key
+
+
+@contextmanager
+def _running(request: Any) -> Iterator[None]:
+    """While the work of this delivery is done, or looked up."""
+    setattr(request, RUNNING, True)
+    try:
+        yield
+    finally:
+        setattr(request, RUNNING, False)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ row can't make a worker unpickle. `once.py` calls it inside the task's transacti
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from celery.result import ResultBase
 from kombu.exceptions import KombuError
@@ -20,15 +20,20 @@ from django_integration.inbox.entries import NO_RESULT, StoredResult
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PICKLE = "application/x-python-serialize"
 
-def dump_result(task: Any, value: Any) -> StoredResult:
-    """Raises `OutboxError` if somebody needs the value and it can't be stored."""
+
+def dump_result(task: Any, function: Any, value: Any) -> StoredResult:
+    """The value that the task's function returned.
+
+    Raises `OutboxError` if the value is needed and can't be stored.
+    """
     if value is None:
         return NO_RESULT
     errors: list[Exception] = []
     for serializer in _serializers(task):
         with _collected(errors):
-            return _dumped(value, serializer)
+            return _dumped(_plain(value, function, serializer), serializer)
     if not _is_needed(task):
         return NO_RESULT
     raise OutboxError(
@@ -38,14 +43,15 @@ def dump_result(task: Any, value: Any) -> StoredResult:
     ) from errors[0]
 
 
-def load_result(task: Any, stored: StoredResult) -> Any:
-    """The value that the first run returned."""
+def load_result(task: Any, function: Any, stored: StoredResult) -> Any:
+    """The value that the function returned in the first run."""
     if stored.content_type is None or stored.result is None:
         return None
     accepted = prepare_accept_content([*_accepted(task.app.conf), *_serializers(task)])
     encoding, data = stored.content_encoding, bytes(stored.result)
     payload = data if encoding == "binary" else data.decode()
-    return loads(payload, stored.content_type, encoding, accepted)
+    value = loads(payload, stored.content_type, encoding, accepted)
+    return value if stored.content_type == PICKLE else _as_model(value, function)
 
 
 @contextmanager
@@ -57,26 +63,51 @@ def _collected(errors: list[Exception]) -> Iterator[None]:
 
 
 def _dumped(value: Any, serializer: str) -> StoredResult:
-    content_type, encoding, payload = dumps(_plain(value, serializer), serializer)
+    content_type, encoding, payload = dumps(value, serializer)
     return StoredResult(
         content_type, encoding, payload.encode() if isinstance(payload, str) else payload
     )
 
 
 def _serializers(task: Any) -> list[str]:
-    return list(dict.fromkeys([task.app.conf.result_serializer, task.serializer]))
+    """pickle first: the next task must get a tuple as a tuple, as it did from the first run."""
+    used = dict.fromkeys([task.app.conf.result_serializer, task.serializer])
+    return sorted(used, key=lambda name: name != "pickle")
 
 
 def _accepted(conf: Any) -> list[str]:
     return [*conf.accept_content, *(conf.result_accept_content or ())]
 
 
-def _plain(value: Any, serializer: str) -> Any:
-    """As Celery's result backends do: only pickle can hold the result of another task. And as its
-    option `pydantic` does, whose wrapper is around `@once`."""
-    if isinstance(value, ResultBase) and serializer != "pickle":
+def _plain(value: Any, function: Any, serializer: str) -> Any:
+    """As Celery does: only pickle can hold the result of another task, or a model."""
+    if serializer == "pickle":
+        return value
+    if isinstance(value, ResultBase):
         return value.as_tuple()
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    model = _returned_model(function) if hasattr(value, "model_dump") else None
+    return value.model_dump(mode="json") if model and isinstance(value, model) else value
+
+
+def _as_model(value: Any, function: Any) -> Any:
+    """For Celery's option `pydantic`, whose wrapper is around `@once` and dumps the model."""
+    model = None if value is None else _returned_model(function)
+    if model is None:
+        return value
+    try:
+        return model.model_validate(value)
+    except ValueError:  # a model that does not read what it writes
+        return value
+
+
+def _returned_model(function: Any) -> Any:
+    """The model that the function says it returns; Celery dumps no other."""
+    try:
+        returned = get_type_hints(function).get("return")
+    except (AttributeError, NameError, TypeError):  # names that are imported for type checkers only
+        return None
+    candidates = (returned, *get_args(returned))
+    return next((each for each in candidates if hasattr(each, "model_validate")), None)
 
 
 def _is_needed(task: Any) -> bool:

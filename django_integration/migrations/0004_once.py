@@ -62,6 +62,15 @@ class Migration(migrations.Migration):
             "celeryoutboxdeadletter", "kind", models.CharField(max_length=255, null=True)
         ),
         migrations.AddField("celeryoutboxdeadletter", "traceback", models.TextField(null=True)),
-        # MySQL creates no index in a transaction; on the others the migration is one.
-        migrations.RunPython(create_key_index, drop_key_index, atomic=False),
+        # Django is told of a constraint without a condition: SQLite's tables are rebuilt by later
+        # migrations from what Django knows, and MySQL would warn of a condition that it ignores.
+        migrations.SeparateDatabaseAndState(
+            [migrations.RunPython(create_key_index, drop_key_index)],
+            [
+                migrations.AddConstraint(
+                    "celeryoutbox",
+                    models.UniqueConstraint(fields=["outbox_key"], name="celery_outbox_key"),
+                )
+            ],
+        ),
     ]

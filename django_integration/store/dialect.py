@@ -82,6 +82,10 @@ class Dialect:
     keep_lock = " FOR UPDATE"
     """Keeps a row from being claimed. Transactions that only want that need not exclude others."""
     replace_lock = " FOR UPDATE"
+    wait_briefly = ""
+    """Makes a transaction give up soon if it has to wait for the lock of a row."""
+    returns_inserted = True
+    """Whether an INSERT that leaves rows out returns those that it wrote."""
     unlocks_on_rollback = False
     """Whether a rollback to a savepoint releases the locks of rows."""
     stray_lock = ""
@@ -112,7 +116,8 @@ class Dialect:
 
     @staticmethod
     def is_lock_conflict(error: Exception) -> bool:
-        """Whether a statement failed only because another transaction was in its way."""
+        """Whether a statement failed only because another transaction was in its way: it was
+        refused, or it had waited for as long as the database allows."""
         raise NotImplementedError
 
     @staticmethod

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from django_integration.store.session import Session
 
 
-LOCK_CONFLICT = (1205, 1213)
-"""The error numbers of a lock wait timeout and of a deadlock."""
+LOCK_CONFLICT = (1205, 1213, 1969)
+"""The numbers of a lock wait timeout, a deadlock, and MariaDB's `max_statement_time`."""
 BEYOND_BMP = re.compile("[^\x00-\uffff]")
 
 
@@ -47,6 +47,8 @@ class MySQL(SelectThenUpdate):
         "SELECT table_rows FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_name = %s"
     )
+    wait_briefly = "SET SESSION innodb_lock_wait_timeout = 1"
+    returns_inserted = False
     stray_lock = " FOR UPDATE"
     on_inbox_conflict = "ON DUPLICATE KEY UPDATE"
     loses_transactions = True

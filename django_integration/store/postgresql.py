@@ -37,8 +37,8 @@ FOR_SESSION = (
 """One parameter: the process id that the client knows. A pooler invents one for its clients, and
 its session is shared: there the settings last no longer than this statement."""
 FOR_TRANSACTION = f"SELECT {SETTINGS.format(local='true')}"
-LOCK_CONFLICT = ("40001", "40P01", "55P03")
-"""The states of a serialization failure, a deadlock and a `lock_timeout`."""
+LOCK_CONFLICT = ("40001", "40P01", "55P03", "57014")
+"""The states of a serialization failure, a deadlock, a `lock_timeout` and a `statement_timeout`."""
 IN_ERROR = 3
 """libpq's PQTRANS_INERROR: a statement failed, and a COMMIT would roll back."""
 FOR_LIST = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
@@ -63,6 +63,7 @@ class PostgreSQL(Dialect):
     # that keeps a row may replace it later, without a deadlock with another that does the same.
     keep_lock = " FOR KEY SHARE"
     replace_lock = " FOR NO KEY UPDATE"
+    wait_briefly = "SET LOCAL lock_timeout = '200ms'"
     unlocks_on_rollback = True
     explain = "EXPLAIN (FORMAT JSON)"
     estimate_rows = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"

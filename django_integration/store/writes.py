@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 CLEAR_LEASE = "claimed_by = NULL, claimed_until = NULL"
 OWN = "claimed_by = %s"
-OWN_OR_UNCLAIMED = f"({OWN} OR claimed_by IS NULL OR claimed_by = '{ORPHANED}') AND {PENDING.text}"
-"""The fence for published messages. A row that was published before, and kept, is not pending."""
+UNCLAIMED = f"(claimed_by IS NULL OR claimed_by = '{ORPHANED}') AND outbox_key IS NULL"
+OWN_OR_UNCLAIMED = f"({OWN} OR {UNCLAIMED}) AND {PENDING.text}"
+"""The fence for published messages. A row that was published before, and kept, is not pending. An
+unclaimed one with a key may be another call by now, which took the place of this one."""
 
 
 class Writes:

@@ -3,6 +3,8 @@ is delivered, and whenever a process dies."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from kombu import Connection
 
@@ -97,9 +99,9 @@ def test_two_hundred_flows_whose_messages_all_come_two_or_three_times(once_stage
 def test_fifty_kills_between_the_commit_and_the_continuation(once_stage, database):
     stage = once_stage(database)
     stage.worker(app=APP, concurrency=4)
-    stage.enqueue(task="begin", kwargs={**dict.fromkeys(FLOWS, 0), "deadly_chains": 25})
-    expected = effects_of(deadly_chains=25)
+    stage.enqueue(task="begin", kwargs={**dict.fromkeys(FLOWS, 0), "deadly_chains": 30})
+    expected = effects_of(deadly_chains=30)
     wait_until_done(stage, expected)
     assert effects(stage) == expected
-    assert stage.redis.scard(f"{stage.prefix}:killed") == 50
-    assert stage.logs().count("signal 9 (SIGKILL)") >= 50
+    killed = set(re.findall(r"pid:(\d+) exited with 'signal 9", stage.logs()))
+    assert len(killed) >= 50

@@ -54,9 +54,9 @@ def test_a_call_without_a_key_names_no_key(vendor, noop):
 
 
 KEYED = {
-    "postgresql": {"free": 2, "keep": 5, "replace": 6},
+    "postgresql": {"free": 1, "keep": 4, "replace": 5},
     "mysql": {"free": 3, "keep": 2, "replace": 3},
-    "sqlite": {"free": 2, "keep": 3, "replace": 4},
+    "sqlite": {"free": 1, "keep": 2, "replace": 3},
 }
 
 

@@ -74,7 +74,7 @@ def note(cursor: Any, ids: list[str]) -> None:
     shared=False,
     autoretry_for=(Error,),
     max_retries=None,
-    default_retry_delay=1,
+    default_retry_delay=0,  # the clocks of some workers are wrong by an hour, and so is their eta
 )
 @once
 def run(self: Any, children: int = 0, padding: str = "") -> None:

@@ -130,17 +130,17 @@ class Recording:
         row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
         record = partial(self._recorder.record, self._connection)
 
-        def store(*, replace: bool) -> None:
-            key = Key("key#digest", replace, SimpleNamespace(id="id"))
-            keyed = [row._replace(key=key)]
+        def store(task_id: str, *, replace: bool) -> None:
+            key = Key("key#digest", replace, SimpleNamespace(id=task_id))
+            keyed = [row._replace(task_id=task_id, key=key)]
             store_keyed(self._connection, keyed, partial(insert, self._connection))
 
         with record("enqueue with a key", "A call whose key is free."):
-            store(replace=False)
+            store("1", replace=False)
         with record("enqueue with a key, kept", "A call with this key waits, and is locked."):
-            store(replace=False)
+            store("2", replace=False)
         with record("enqueue with a key, replaced", "The newest call takes its place."):
-            store(replace=True)
+            store("3", replace=True)
         with record("free a key", "Of a row that is in flight or published."):
             KeyedRows(self._connection, in_transaction=False)._free(["key#digest"])
 

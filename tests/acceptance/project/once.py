@@ -55,14 +55,19 @@ def do(what: str) -> None:
 
 
 def die_around_the_continuation(function: Any) -> Any:
-    """At the first run of a task: kill -9, at a random moment after its COMMIT."""
+    """At the first run of a task: kill -9, at a random moment after its COMMIT.
+
+    A process dies once. A task that it runs in its last milliseconds has its own death later.
+    """
+    doomed: list[str] = []
 
     @functools.wraps(function)
     def run(self: Any, *args: Any) -> Any:
         value = function(self, *args)
         client, prefix = ledger()
         with client:
-            if client.sadd(f"{prefix}:killed", self.request.id):
+            if not doomed and client.sadd(f"{prefix}:killed", self.request.id):
+                doomed.append(self.request.id)
                 delay = random.choice((0.0, random.uniform(0, 0.02)))
                 threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return value

@@ -168,6 +168,36 @@ class TestOneAfterTheOther:
             transaction.set_rollback(True)
         assert waiting() == [(1,)]
 
+    def test_a_call_with_an_id_of_the_caller_s_is_another_call(self, call):
+        """What waits, or is in flight, may have the same id."""
+        assert call(1, task_id="same").was_stored
+        assert call(2, task_id="same").was_stored is False
+        assert call(3, task_id="same", outbox_on_conflict="replace").was_stored
+        assert waiting() == [(3,)]
+        claim()
+        assert call(4, task_id="same").was_stored
+        assert waiting() == [(3,), (4,)]
+
+    def test_a_claim_that_a_crash_undid_takes_no_replacement_with_it(self, call):
+        call(1)
+        (message,) = claim()
+        CeleryOutbox.objects.update(claimed_by=None, claimed_until=None)
+        assert call(2, outbox_on_conflict="replace").was_stored
+        with closing(DjangoStore("default")) as store:
+            assert store.settle([Published(message)], "relay") == 1
+        assert waiting() == [(2,)]
+
+    def test_a_row_that_the_caller_has_moved_is_no_deadlock(self, app, call):
+        """A relay that died had it: its key is taken from it, but by the session that locked it."""
+        first = call(1)
+        with closing(DjangoStore("default")) as store:
+            store.claim(1, 0.001, "relay")
+        wait_for(lambda: not CeleryOutbox.objects.in_flight().exists())
+        with transaction.atomic():
+            assert app.outbox.reschedule(first.id, countdown=60)
+            assert call(2).was_stored
+        assert waiting() == [(1,), (2,)]
+
     def test_outside_a_transaction(self, add):
         first, second = (add.apply_async((n,), outbox_key="k") for n in (1, 2))
         assert (first.was_stored, second.was_stored) == (True, False)
@@ -279,7 +309,7 @@ class TestTheTask:
     def test_a_call_may_have_another_key_or_none(self, reindex):
         reindex.delay(7)
         assert reindex.apply_async((7,), outbox_key="other").was_stored
-        assert not hasattr(reindex.apply_async((7,), outbox_key=None), "was_stored")
+        assert reindex.apply_async((7,), outbox_key=None).was_stored
         assert CeleryOutbox.objects.count() == 3
 
     def test_a_retry_is_never_dropped(self, make_app):
@@ -349,6 +379,33 @@ class TestTheTask:
             reindex.delay(7)
         assert not CeleryOutbox.objects.exists()
 
+    def test_in_a_worker_it_is_stored_without_a_key(self, app, add, caplog):
+        @app.task(name="shop.reindex", shared=False, outbox_key="{nothing}")
+        def reindex(product):
+            pass
+
+        @app.task(name="shop.all", shared=False)
+        def reindex_all():
+            results.append(reindex.delay(7))
+
+        results = []
+        deliver(app, reindex_all)
+        assert results[0].was_stored
+        assert CeleryOutbox.objects.get().outbox_key is None
+        assert "shop.reindex is stored without a key: outbox_key = '{nothing}'" in caplog.text
+
+    def test_a_misspelled_choice_is_refused_in_a_worker_too(self, app, add):
+        @app.task(name="shop.all", shared=False)
+        def call_all():
+            add.apply_async((1,), outbox_key="k", outbox_on_conflict="replce")
+
+        assert isinstance(deliver(app, call_all).retval.exception, OutboxError)
+        assert not CeleryOutbox.objects.exists()
+
+    def test_a_choice_needs_a_key(self, add):
+        with pytest.raises(OutboxError, match="outbox_on_conflict needs an outbox_key"):
+            add.apply_async((1,), outbox_on_conflict="replace")
+
     @pytest.mark.parametrize("key", ["", 7, b"k", ["k"]])
     def test_a_key_that_is_none_is_refused(self, call, key):
         with pytest.raises(OutboxError, match="must be a text that is not empty"):
@@ -417,6 +474,38 @@ class TestConcurrently:
         run_all(run, range(10))
         assert CeleryOutbox.objects.count() == 100
 
+    def test_bulks_of_rows_that_wait_or_are_in_flight_do_not_deadlock(self, postgresql, app, add):
+        """Those in flight are stored anew, which must not come after a lock of those that wait."""
+        keys = [f"k{number:02}" for number in range(40)]
+        for round_ in range(3):
+            for key in keys:
+                add.apply_async((round_,), outbox_key=key, countdown=0)
+            claim(len(keys) // 2)
+
+            def run(number, round_=round_):
+                try:
+                    mine = keys if number % 2 else keys[::-1]
+                    with transaction.atomic(), app.outbox_bulk():
+                        for key in mine:
+                            options = {"outbox_key": key, "outbox_on_conflict": "replace"}
+                            add.apply_async((f"{round_} {number}",), **options)
+                finally:
+                    connections.close_all()
+
+            run_all(run, range(8))
+            assert CeleryOutbox.objects.filter(outbox_key__isnull=False).count() == len(keys)
+
+    def test_repeatable_read_meets_a_row_in_flight(self, postgresql, add):
+        """The transaction goes on seeing the row as it was, with its key."""
+        add.apply_async((1,), outbox_key="k")
+        claim()
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT count(*) FROM celery_outbox")
+            assert add.apply_async((2,), outbox_key="k").was_stored
+            assert add.apply_async((3,), outbox_key="k").was_stored is False
+        assert waiting() == [(1,), (2,)]
+
     def test_rolled_back_ones_leave_one_of_the_others(self, postgresql, add):
         """Not on MySQL: there, of two that wait for a unique key, one may be a deadlock's victim if
         the third is rolled back."""
@@ -452,6 +541,17 @@ class TestConcurrently:
             in_thread(lambda: call(3))
         assert waiting() == [(1,)]
 
+    def test_a_row_that_is_kept_wakes_the_relay_after_the_commit(self, postgresql, app, call):
+        """A claim may have skipped it, because the caller had locked it."""
+        call(1)
+        app.outbox._notified.clear()
+        with closing(DjangoStore("default")) as store:
+            store.check()
+            store.listen()
+            assert not store.wait(0.2)
+            assert call(2).was_stored is False
+            assert store.wait(10)
+
     def test_a_relay_never_waits_for_a_caller(self, server, call):
         call(1)
         (message,) = claim()
@@ -464,6 +564,7 @@ class TestConcurrently:
     def test_a_call_that_meets_an_open_claim_is_stored(self, server, add, on_conflict):
         """The locking read waits for the claim, finds the row taken, and may leave a lock on it."""
         add.apply_async((1,), outbox_key="k")
+        (row_id,) = CeleryOutbox.objects.values_list("id", flat=True)
         with closing(DjangoStore("default")) as store:
             store.check()
             with store._session.transaction():
@@ -477,7 +578,7 @@ class TestConcurrently:
                 wait_for(is_anybody_waiting, pause=0.2)  # MySQL's answer is up to 0.1 s old
             assert caller.stored()
             if server == "postgresql":  # MySQL has no way to give the lock back
-                in_thread(lambda: store.release([1], "relay"))
+                in_thread(lambda: store.release([row_id], "relay"))
             caller.end()
         assert waiting() == [(1,), (2,)]
 
@@ -541,7 +642,8 @@ class Caller:
 
 
 WAITING = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    " AND datname = current_database()",
     "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
 }
 
@@ -550,6 +652,11 @@ def is_anybody_waiting():
     with connection.cursor() as cursor:
         cursor.execute(WAITING[connection.vendor])
         return cursor.fetchone()[0] > 0
+
+
+def deliver(app, task):
+    request = {"id": "id", "task": task.name, "delivery_info": {}, "headers": {}}
+    return build_tracer(task.name, task, app=app)("id", (), {}, request)
 
 
 def run_all(run, numbers):

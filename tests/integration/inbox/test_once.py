@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import wraps
@@ -14,7 +14,15 @@ from uuid import UUID
 import pytest
 from celery import Task, chain, chord, group, states
 from celery.exceptions import Ignore, Reject
-from django.db import DataError, Error, connection, connections, transaction
+from django.db import (
+    DataError,
+    Error,
+    InterfaceError,
+    OperationalError,
+    connection,
+    connections,
+    transaction,
+)
 from kombu.serialization import register, unregister
 from kombu.utils.json import dumps, loads
 
@@ -25,6 +33,7 @@ from django_integration.store import DjangoStore
 from tests.harness.databases import installed
 from tests.harness.proxy import Wiretap
 from tests.helpers import wait_for
+from tests.integration.enqueue.test_held_retries import database_away
 from tests.integration.inbox.conftest import deliver, entries, table_of_effects
 
 
@@ -233,18 +242,26 @@ def test_if_the_first_fails_a_concurrent_duplicate_does_the_work(app, effects):
 
 def waiting_sessions():
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
         return cursor.fetchone()[0]
 
 
-def test_a_duplicate_waits_longer_than_the_database_lets_it(app, effects, database):
-    """A lock timeout of the database, or of the project, is no failure of the task."""
+@pytest.mark.parametrize("limit", ["of the lock", "of the statement"])
+def test_a_duplicate_waits_longer_than_the_database_lets_it(app, effects, database, limit):
+    """A timeout of the database, or of the project, is no failure of the task."""
     begun, go_on, values = threading.Event(), threading.Event(), []
     impatient = {
-        "postgresql": "SET lock_timeout = 100",
-        "mysql": "SET innodb_lock_wait_timeout = 1",
-        "sqlite": "PRAGMA busy_timeout = 100",
-    }[database]
+        ("postgresql", "of the lock"): "SET lock_timeout = 100",
+        ("postgresql", "of the statement"): "SET statement_timeout = 100",
+        ("mysql", "of the lock"): "SET innodb_lock_wait_timeout = 1",
+        ("mysql", "of the statement"): "SET max_statement_time = 0.1",
+        ("sqlite", "of the lock"): "PRAGMA busy_timeout = 100",
+    }.get((database, limit))
+    if impatient is None:
+        pytest.skip("SQLite does not limit statements")
 
     @app.task(name="shop.slow", shared=False)
     @once
@@ -459,6 +476,57 @@ def test_called_by_another_task_it_is_a_plain_function(app, charge, effects):
     assert effects.all() == ["7", "8"]
 
 
+def test_a_task_that_calls_itself_or_another_one_calls_plain_functions(app, charge, effects):
+    @app.task(name="shop.walk", shared=False, bind=True)
+    @once
+    def walk(self, depth):
+        effects.add(f"walk {depth}")
+        below = self.run(depth - 1) if depth else charge.run(7)
+        return [depth, below]
+
+    assert deliver(walk, 2, task_id="a").retval == [2, [1, [0, "receipt-7"]]]
+    assert effects.all() == ["walk 2", "walk 1", "walk 0", "7"]
+    assert len(entries()) == 1
+
+
+def test_a_decorator_around_it_may_try_again(app, effects):
+    """As those do that repeat a task after a deadlock."""
+    failing = [True]
+
+    def twice(function):
+        @wraps(function)
+        def run(*args):
+            with suppress(KeyError):
+                return function(*args)
+            return function(*args)
+
+        return run
+
+    @app.task(name="shop.flaky", shared=False)
+    @twice
+    @once
+    def flaky():
+        effects.add("done")
+        if failing and failing.pop():
+            raise KeyError
+
+    assert deliver(flaky, task_id="a").info is None
+    assert effects.all() == ["done"]
+    assert len(entries()) == 1
+
+
+def test_celery_checks_the_arguments_of_calls_as_without_it(app):
+    @app.task(name="shop.pay", shared=False)
+    @once
+    def pay(order, *, amount=1):
+        pass
+
+    with pytest.raises(TypeError):
+        pay.delay()
+    with pytest.raises(TypeError):
+        pay.delay(7, euros=2)
+
+
 def test_a_part_of_a_task_can_not_be_protected_by_it(app, effects):
     @once
     def part():
@@ -605,6 +673,51 @@ def test_a_commit_whose_answer_was_lost_is_a_success(app, databases, use_databas
         assert effects.all() == ["done"]
 
 
+def test_a_commit_that_takes_long_is_waited_for(app, effects, database):
+    """A session that is lost may be one that the server has not given up: it may still commit."""
+    if database != "postgresql":
+        pytest.skip("one way to hold a session between two statements is enough")
+    ended = threading.Event()
+
+    @app.task(name="shop.charge", shared=False)
+    @once
+    def charge():
+        effects.add("done")
+        abandon_connection(ended)
+
+    waiter = threading.Thread(target=lambda: (wait_for(waiting_in_thread), ended.set()))
+    waiter.start()
+    assert deliver(charge, task_id="a").info is None
+    waiter.join(30)
+    assert effects.all() == ["done"]
+    assert len(entries()) == 1
+
+
+def waiting_in_thread():
+    try:
+        return waiting_sessions()
+    finally:
+        connections.close_all()
+
+
+def abandon_connection(ended):
+    """The COMMIT fails for the client, and reaches the server when `ended` is set."""
+    raw, commit = connection.connection, connection._commit
+
+    def lost():
+        def late():
+            assert ended.wait(20)
+            raw.commit()
+            raw.close()
+
+        threading.Thread(target=late).start()
+        connection._commit = commit
+        connection.connection = None
+        raise OperationalError("the answer was lost")
+
+    connection._commit = lost
+
+
 def test_a_commit_in_doubt_returns_the_result_that_is_in_the_table(app, effects, database):
     """The entry may be that of another delivery, which did the work after this one was lost."""
     if database == "sqlite":
@@ -725,18 +838,112 @@ def test_without_autocommit_it_is_refused(app, charge, effects):
     assert effects.all() == []
 
 
-def test_results_of_pydantic_are_stored_as_celery_would(app, effects):
-    class Model:
-        def model_dump(self, mode):
-            return {"mode": mode}
+@pytest.mark.parametrize("vendor", ["postgresql", "mysql"])
+def test_a_chain_goes_on_through_the_broker_if_the_database_is_away(
+    app, use_database, vendor, request, caplog
+):
+    """The work is committed: an error would end the chain, and nothing would repeat it."""
+    use_database(vendor)
+    app.conf.task_default_queue = f"away.{vendor}"
+
+    def then_without_database(function):
+        @wraps(function)
+        def run(*args):
+            value = function(*args)
+            request.addfinalizer(lost.close)
+            lost.enter_context(database_away())
+            return value
+
+        return run
+
+    @app.task(name="shop.mail", shared=False)
+    def mail(receipt):
+        pass
+
+    @app.task(name="shop.charge", shared=False)
+    @then_without_database
+    @once
+    def charge():
+        return "receipt"
+
+    lost = ExitStack()
+    ended = deliver(charge, task_id="a", chain=[dict(mail.s().set(task_id="next"))])
+    lost.close()
+    assert ended.info is None, ended.retval
+    assert not CeleryOutbox.objects.exists()
+    with app.connection_for_write() as broker:
+        message = broker.SimpleQueue(app.conf.task_default_queue).get(timeout=5)
+    assert (message.headers["id"], message.payload[0]) == ("next", ["receipt"])
+    assert "celery_outbox_not_stored" in caplog.text
+
+
+def test_in_a_transaction_it_is_an_error_if_the_database_is_away(app, use_database):
+    """The transaction is lost, and so must be the call."""
+    use_database("postgresql")
+    app.conf.task_default_queue = "in-a-transaction"
+
+    @app.task(name="shop.order", shared=False)
+    def order():
+        with transaction.atomic():
+            connection.connection.close()
+            app.send_task("shop.mail")
+
+    assert isinstance(deliver(order).retval.exception, (InterfaceError, OperationalError))
+    with app.connection_for_write() as broker:
+        assert broker.SimpleQueue(app.conf.task_default_queue).qsize() == 0
+
+
+class Model:
+    """As Pydantic's, to Celery."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __eq__(self, other):
+        return isinstance(other, Model) and other.number == self.number
+
+    __hash__ = None
+
+    def model_dump(self, mode):
+        return {"number": self.number, "mode": mode}
+
+    @classmethod
+    def model_validate(cls, found):
+        return cls(found["number"])
+
+
+def test_a_duplicate_returns_a_model_where_the_first_run_did(app, effects):
+    """Celery's option `pydantic` dumps it, with options of its own."""
 
     @app.task(name="shop.model", shared=False)
     @once
-    def model():
-        return Model()
+    def model() -> Model | None:
+        return Model(7)
 
-    assert isinstance(deliver(model, task_id="a").retval, Model)
-    assert deliver(model, task_id="a").retval == {"mode": "json"}
+    assert [deliver(model, task_id="a").retval for _ in range(2)] == [Model(7)] * 2
+
+
+def test_a_model_that_celery_would_not_dump_is_refused(app, effects):
+    @app.task(name="shop.model", shared=False)
+    @once
+    def model():
+        effects.add("done")
+        return Model(7)
+
+    assert "can't be serialised" in str(deliver(model, task_id="a").retval.exception)
+    assert effects.all() == []
+
+
+def test_a_duplicate_returns_a_tuple_where_the_first_run_did(app, effects):
+    """With arguments that are pickled, the next task of a chain gets it as it is."""
+    app.conf.accept_content = ["json", "pickle"]
+
+    @app.task(name="shop.tuple", shared=False, serializer="pickle")
+    @once
+    def pair():
+        return {1: (2, 3)}
+
+    assert [deliver(pair, task_id="a").retval for _ in range(2)] == [{1: (2, 3)}] * 2
 
 
 def test_a_purge_does_not_wait_for_running_tasks(app, effects, database):
