@@ -40,7 +40,8 @@ class Recorder:
         statements: list[str] = []
 
         def note(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
-            statements.append(sql.replace("%%", "%"))
+            # Django's names of savepoints have the id of the thread.
+            statements.append(re.sub(r'SAVEPOINT "\w+"', "SAVEPOINT one", sql.replace("%%", "%")))
             return execute(sql, *rest)
 
         with connection.execute_wrapper(note):

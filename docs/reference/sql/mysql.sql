@@ -37,8 +37,7 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
     UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND), 0, 1);
 
 -- enqueue with a key: A call whose key is free.
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+SELECT outbox_key, CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
 FROM celery_outbox FORCE INDEX (celery_outbox_key)
 WHERE outbox_key IN (%s)
 ORDER BY outbox_key;
@@ -48,19 +47,20 @@ INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, r
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0,
     1)
 ON DUPLICATE KEY UPDATE id = id;
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+SELECT outbox_key, task_id, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0
 FROM celery_outbox FORCE INDEX (celery_outbox_key)
 WHERE outbox_key IN (%s)
-ORDER BY outbox_key;
+  AND due_at IS NOT NULL
+  AND claimed_by IS NULL
+ORDER BY outbox_key
+FOR UPDATE;
 
 -- enqueue with a key, kept: A call with this key waits, and is locked.
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+SELECT outbox_key, CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
 FROM celery_outbox FORCE INDEX (celery_outbox_key)
 WHERE outbox_key IN (%s)
 ORDER BY outbox_key;
-SELECT outbox_key, task_id
+SELECT outbox_key, task_id, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0
 FROM celery_outbox FORCE INDEX (celery_outbox_key)
 WHERE outbox_key IN (%s)
   AND due_at IS NOT NULL
@@ -69,12 +69,11 @@ ORDER BY outbox_key
 FOR UPDATE;
 
 -- enqueue with a key, replaced: The newest call takes its place.
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+SELECT outbox_key, CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
 FROM celery_outbox FORCE INDEX (celery_outbox_key)
 WHERE outbox_key IN (%s)
 ORDER BY outbox_key;
-SELECT outbox_key, task_id
+SELECT outbox_key, task_id, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0
 FROM celery_outbox FORCE INDEX (celery_outbox_key)
 WHERE outbox_key IN (%s)
   AND due_at IS NOT NULL
@@ -255,7 +254,7 @@ DELETE target
 FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
 STRAIGHT_JOIN celery_outbox AS target FORCE INDEX (PRIMARY)
 WHERE target.id = chosen.id
-  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND (claimed_by = %s OR (claimed_by IS NULL OR claimed_by = '') AND outbox_key IS NULL)
   AND due_at IS NOT NULL;
 
 -- settle published, kept: Keep published rows.
@@ -264,7 +263,7 @@ UPDATE celery_outbox FORCE INDEX (PRIMARY)
 SET published_at = UTC_TIMESTAMP(6), updated_at = UTC_TIMESTAMP(6), due_at = NULL,
     claimed_by = NULL, claimed_until = NULL, retries = %s, last_error = NULL, outbox_key = NULL
 WHERE id IN (%s, %s)
-  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND (claimed_by = %s OR (claimed_by IS NULL OR claimed_by = '') AND outbox_key IS NULL)
   AND due_at IS NOT NULL;
 COMMIT;
 

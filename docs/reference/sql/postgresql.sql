@@ -74,12 +74,8 @@ INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, r
     due_at, retries, schema_version)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 0,
     1)
-ON CONFLICT DO NOTHING;
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
-FROM celery_outbox
-WHERE outbox_key = ANY(%s)
-ORDER BY outbox_key;
+ON CONFLICT DO NOTHING
+RETURNING outbox_key;
 
 -- enqueue with a key, kept: A call with this key waits, and is locked.
 INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
@@ -87,12 +83,16 @@ INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, r
     due_at, retries, schema_version)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 0,
     1)
-ON CONFLICT DO NOTHING;
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+ON CONFLICT DO NOTHING
+RETURNING outbox_key;
+SAVEPOINT one;
+SELECT outbox_key, task_id, extract(epoch from due_at - statement_timestamp())::float8
 FROM celery_outbox
 WHERE outbox_key = ANY(%s)
-ORDER BY outbox_key;
+  AND due_at IS NOT NULL
+  AND claimed_by IS NULL
+ORDER BY outbox_key FOR KEY SHARE;
+RELEASE SAVEPOINT one;
 
 -- enqueue with a key, replaced: The newest call takes its place.
 INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
@@ -100,12 +100,26 @@ INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, r
     due_at, retries, schema_version)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 0,
     1)
-ON CONFLICT DO NOTHING;
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+ON CONFLICT DO NOTHING
+RETURNING outbox_key;
+SAVEPOINT one;
+SELECT outbox_key, task_id, extract(epoch from due_at - statement_timestamp())::float8
 FROM celery_outbox
 WHERE outbox_key = ANY(%s)
-ORDER BY outbox_key;
+  AND due_at IS NOT NULL
+  AND claimed_by IS NULL
+ORDER BY outbox_key FOR NO KEY UPDATE;
+RELEASE SAVEPOINT one;
+UPDATE celery_outbox
+SET task_id = %s, task_name = %s, args = %s, kwargs = %s, options = %s, payload = %s,
+    redacted_args = %s, redacted_kwargs = %s, sentry_trace_id = %s, sentry_baggage = %s,
+    structlog_context = %s, created_at = clock_timestamp(), due_at = greatest(clock_timestamp(),
+    coalesce(%s::timestamp AT TIME ZONE 'UTC',
+    clock_timestamp() + %s::float8 * interval '1 second')),
+    eta = coalesce(%s::timestamp AT TIME ZONE 'UTC',
+    clock_timestamp() + %s::float8 * interval '1 second'), retries = 0, schema_version = 1,
+    updated_at = NULL, last_error = NULL, claimed_by = NULL, claimed_until = NULL
+WHERE outbox_key = %s;
 
 -- free a key: Of a row that is in flight or published.
 UPDATE celery_outbox
@@ -285,7 +299,7 @@ WHERE id = %s
 -- settle published: Delete published rows.
 DELETE FROM celery_outbox
 WHERE id = ANY(%s)
-  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND (claimed_by = %s OR (claimed_by IS NULL OR claimed_by = '') AND outbox_key IS NULL)
   AND due_at IS NOT NULL;
 
 -- settle published, kept: Keep published rows.
@@ -294,7 +308,7 @@ UPDATE celery_outbox
 SET published_at = statement_timestamp(), updated_at = statement_timestamp(), due_at = NULL,
     claimed_by = NULL, claimed_until = NULL, retries = %s, last_error = NULL, outbox_key = NULL
 WHERE id = ANY(%s)
-  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND (claimed_by = %s OR (claimed_by IS NULL OR claimed_by = '') AND outbox_key IS NULL)
   AND due_at IS NOT NULL;
 COMMIT;
 

@@ -46,12 +46,8 @@ INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, r
     due_at, retries, schema_version)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
     strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1)
-ON CONFLICT DO NOTHING;
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
-FROM celery_outbox
-WHERE outbox_key IN (SELECT value FROM json_each(%s))
-ORDER BY outbox_key;
+ON CONFLICT DO NOTHING
+RETURNING outbox_key;
 
 -- enqueue with a key, kept: A call with this key waits, and is locked.
 BEGIN;
@@ -62,11 +58,13 @@ INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, r
     due_at, retries, schema_version)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
     strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1)
-ON CONFLICT DO NOTHING;
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+ON CONFLICT DO NOTHING
+RETURNING outbox_key;
+SELECT outbox_key, task_id, (julianday(due_at) - julianday('now')) * 86400.0
 FROM celery_outbox
 WHERE outbox_key IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND claimed_by IS NULL
 ORDER BY outbox_key;
 
 -- enqueue with a key, replaced: The newest call takes its place.
@@ -78,12 +76,25 @@ INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, r
     due_at, retries, schema_version)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
     strftime('%Y-%m-%d %H:%M:%f', 'now'), 0, 1)
-ON CONFLICT DO NOTHING;
-SELECT outbox_key, task_id,
-    CASE WHEN due_at IS NOT NULL AND claimed_by IS NULL THEN 1 ELSE 0 END
+ON CONFLICT DO NOTHING
+RETURNING outbox_key;
+SELECT outbox_key, task_id, (julianday(due_at) - julianday('now')) * 86400.0
 FROM celery_outbox
 WHERE outbox_key IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND claimed_by IS NULL
 ORDER BY outbox_key;
+UPDATE celery_outbox
+SET task_id = %s, task_name = %s, args = %s, kwargs = %s, options = %s, payload = %s,
+    redacted_args = %s, redacted_kwargs = %s, sentry_trace_id = %s, sentry_baggage = %s,
+    structlog_context = %s, created_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    due_at = coalesce(max(strftime('%Y-%m-%d %H:%M:%f', 'now'), coalesce(%s,
+    strftime('%Y-%m-%d %H:%M:%f', 'now', round(%s, 3) || ' seconds'))),
+    strftime('%Y-%m-%d %H:%M:%f', 'now')),
+    eta = coalesce(%s, strftime('%Y-%m-%d %H:%M:%f', 'now', round(%s, 3) || ' seconds')),
+    retries = 0, schema_version = 1, updated_at = NULL, last_error = NULL, claimed_by = NULL,
+    claimed_until = NULL
+WHERE outbox_key = %s;
 
 -- free a key: Of a row that is in flight or published.
 UPDATE celery_outbox
@@ -209,7 +220,7 @@ WHERE id = %s
 -- settle published: Delete published rows.
 DELETE FROM celery_outbox
 WHERE id IN (SELECT value FROM json_each(%s))
-  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND (claimed_by = %s OR (claimed_by IS NULL OR claimed_by = '') AND outbox_key IS NULL)
   AND due_at IS NOT NULL;
 
 -- settle published, kept: Keep published rows.
@@ -219,7 +230,7 @@ SET published_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
     updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now'), due_at = NULL, claimed_by = NULL,
     claimed_until = NULL, retries = %s, last_error = NULL, outbox_key = NULL
 WHERE id IN (SELECT value FROM json_each(%s))
-  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND (claimed_by = %s OR (claimed_by IS NULL OR claimed_by = '') AND outbox_key IS NULL)
   AND due_at IS NOT NULL;
 COMMIT;
 

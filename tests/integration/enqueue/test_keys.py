@@ -426,6 +426,16 @@ class TestTheTask:
         assert not CeleryOutbox.objects.exists()
 
 
+def test_a_rebuilt_table_still_has_unique_keys(use_database, call):
+    """SQLite's tables are rebuilt by migrations that change a column, from what Django knows."""
+    use_database("sqlite")
+    field = CeleryOutbox._meta.get_field("last_error")
+    with connection.schema_editor() as editor:
+        editor._remake_table(CeleryOutbox, alter_fields=[(field, field)])
+    call(1)
+    assert call(2).was_stored is False
+
+
 class TestConcurrently:
     def test_fifty_transactions_with_one_key_store_one_row(self, database, add):
         begun, results = threading.Barrier(50), []
