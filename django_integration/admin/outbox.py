@@ -16,7 +16,7 @@ from django_integration.admin.actions import action_for
 from django_integration.admin.base import StoredMessageAdmin
 from django_integration.admin.fields import ARGUMENTS, CONTEXT, WHERE_IT_GOES, exact_time
 from django_integration.admin.filters import STATE, StateFilter, TaskNameFilter
-from django_integration.admin.formatting import failure, moment, preformatted
+from django_integration.admin.formatting import MISSING, failure, moment, preformatted
 from django_integration.admin.operations import CANCEL, DISCARD, RETRY, SEND_NOW
 from django_integration.admin.summary import summary_for
 from django_integration.keys import readable_key
@@ -105,10 +105,10 @@ class OutboxAdmin(StoredMessageAdmin):
             _detail(row),
         )
 
-    @admin.display(description="Key", empty_value="-")
-    def key(self, row: CeleryOutbox) -> str | None:
+    @admin.display(description="Key")
+    def key(self, row: CeleryOutbox) -> str:
         """While it waits, calls with the same key are dropped or take its place."""
-        return row.outbox_key and readable_key(row.outbox_key)
+        return readable_key(row.outbox_key) if row.outbox_key else MISSING
 
     @admin.display(description="Last error")
     def shown_error(self, row: CeleryOutbox) -> str:
