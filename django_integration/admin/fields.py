@@ -16,8 +16,8 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
 
 from celery_outbox_steps.settings import load
-from django_integration.admin.formatting import exact_moment, moment, preformatted, readable
-from django_integration.admin.routing import UNREADABLE, routing_of
+from django_integration.admin.formatting import exact_moment, moment, preformatted
+from django_integration.admin.routing import NOT_A_MESSAGE, UNREADABLE, routing_of
 from django_integration.conf import celery_app, django_settings
 from django_integration.enqueue import redaction
 
@@ -94,19 +94,19 @@ class MessageFields:
 
     @admin.display(description="Arguments")
     def shown_args(self, row: StoredMessage) -> str:
-        return preformatted(readable(row.visible_args))
+        return preformatted(row.visible_args, escaped=True)
 
     @admin.display(description="Keyword arguments")
     def shown_kwargs(self, row: StoredMessage) -> str:
-        return preformatted(readable(row.visible_kwargs))
+        return preformatted(row.visible_kwargs, escaped=True)
 
     @admin.display(description="Message")
     def shown_options(self, row: StoredMessage) -> str:
         try:
             options = redaction.visible_options(row.options, _redactor())
-        except (ValueError, TypeError, AttributeError):
+        except NOT_A_MESSAGE:
             return UNREADABLE
-        return preformatted(readable(json.dumps(options, indent=2, default=str)))
+        return preformatted(json.dumps(options, indent=2, default=str), escaped=True)
 
     @admin.display(description="Payload")
     def payload_size(self, row: StoredMessage) -> str:
@@ -117,7 +117,7 @@ class MessageFields:
 
     @admin.display(description="Structlog context")
     def shown_context(self, row: StoredMessage) -> str:
-        return preformatted(readable(row.structlog_context or ""))
+        return preformatted(row.structlog_context or "", escaped=True)
 
 
 def _routing(row: Any) -> Routing:

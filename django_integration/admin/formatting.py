@@ -82,10 +82,10 @@ def one_line(text: str) -> str:
     return visible(text[:LONGEST_LINE]).replace("\n", "\\n") or MISSING
 
 
-def preformatted(text: str) -> str:
-    """A long text as it is, up to a limit."""
-    cut = len(text) - LONGEST_TEXT
-    shown = visible(text[:LONGEST_TEXT])
+def preformatted(text: str, *, escaped: bool = False) -> str:
+    """A long text up to a limit; `escaped` if it was stored in ASCII, see `readable`."""
+    cut, shown = len(text) - LONGEST_TEXT, text[:LONGEST_TEXT]
+    shown = visible(readable(shown) if escaped else shown)
     if cut > 0:
         shown += f"\n… {cut:,} more characters"
     return format_html('<pre class="outbox-text">{}</pre>', shown) if text else MISSING

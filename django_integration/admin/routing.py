@@ -14,6 +14,8 @@ from django.utils.dateparse import parse_datetime
 from django_integration.admin.formatting import MISSING, exact_moment, one_line, readable
 
 UNREADABLE = "[not readable]"
+NOT_A_MESSAGE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+"""What reading a row's `options` raises if they hold something else."""
 
 
 class Routing(NamedTuple):
@@ -41,7 +43,7 @@ def routing_of(options: str) -> Routing:
             eta=_time(headers.get("eta")),
             expires=_time(headers.get("expires")),
         )
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except NOT_A_MESSAGE:
         return Routing(*[UNREADABLE] * len(Routing._fields))
 
 

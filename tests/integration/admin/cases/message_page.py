@@ -133,7 +133,7 @@ def test_hostile_text_is_harmless_on_the_page(boss: Client) -> None:
 
 def test_a_long_text_is_cut(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formatting, "LONGEST_TEXT", 10)
-    assert "[&quot;x\n… 43 more characters" in page_of(boss, sent(args=["x" * 49]))
+    assert "[&quot;xxxxxxxx\n… 43 more characters" in page_of(boss, sent(args=["x" * 49]))
 
 
 # -- fields --------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_the_queue_of_a_named_exchange_is_the_one_that_is_declared(boss: Client)
     orders = Queue("invoices", Exchange("orders", "topic"), routing_key="order.#")
     row = sent(queue=orders, exchange="orders", routing_key="order.paid")
     assert [fields(boss, row)[name] for name in WHERE_IT_GOES] == [
-        "invoices", "orders", "order.paid", "0", "-",
+        "invoices", "orders", "order.paid", "-", "-",
     ]  # fmt: skip
 
 
