@@ -62,7 +62,7 @@ class ReadOnlyAdmin(Base):
 
     class Media:
         css = {"all": ("celery_outbox/admin.css",)}
-        js = ("celery_outbox/refresh.js",)
+        js = ("celery_outbox/admin.js",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -35,14 +35,15 @@ _JOINERS = "\u200c\u200d"
 
 
 def moment(point: datetime | None) -> str:
-    """How long ago, or in how long, with the exact time below it."""
+    """How long ago, or in how long, with date and time below it; the zone on hover."""
     if point is None:
         return ""
     return format_html(
-        '<time datetime="{0}" title="{1}">{2}</time> <span class="outbox-quiet">{1}</span>',
+        '<time datetime="{}" title="{}">{}</time> <span class="outbox-quiet">{}</span>',
         point.isoformat(),
         exact(point),
         _distance(point),
+        f"{_local(point):%Y-%m-%d %H:%M:%S}",
     )
 
 
@@ -60,7 +61,7 @@ def exact_moment(point: datetime | None) -> str:
 
 def exact(point: datetime) -> str:
     """Date, time with seconds, and zone: 2026-11-18 09:14:03 CET."""
-    local = timezone.localtime(point) if timezone.is_aware(point) else point
+    local = _local(point)
     return f"{local:%Y-%m-%d %H:%M:%S} {local.tzname() or ''}".rstrip()
 
 
@@ -104,6 +105,10 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if _is_visible(each) or each in "\n\t" else _number(each) for each in text)
+
+
+def _local(point: datetime) -> datetime:
+    return timezone.localtime(point) if timezone.is_aware(point) else point
 
 
 def _distance(point: datetime) -> str:

@@ -1,8 +1,16 @@
-/* Reloads a list of the outbox from time to time while its switch is on. The browser remembers the
-   switch. Nothing is reloaded while rows are ticked, text is selected or a field is being filled in,
-   nor in a tab that is not seen. No inline script, so that a strict Content-Security-Policy allows it. */
+/* The lists of the outbox: what is above them is folded on a narrow screen, and a switch reloads them
+   from time to time. No inline script, so that a strict Content-Security-Policy allows it. */
 "use strict";
 
+document.addEventListener("DOMContentLoaded", () => {
+    const details = document.querySelector(".outbox-details");
+    if (details && matchMedia("(max-width: 767px)").matches) {
+        details.open = false;
+    }
+});
+
+/* The switch: the browser remembers it. Nothing is reloaded while rows are ticked, text is selected or
+   a field is being filled in, nor in a tab that is not seen. */
 document.addEventListener("DOMContentLoaded", () => {
     const KEY = "celery-outbox-refresh";
     const box = document.getElementById("outbox-refresh");
@@ -39,7 +47,7 @@ document.addEventListener("DOMContentLoaded", () => {
         const fields = [...document.querySelectorAll("#changelist :is(input, select, textarea)")];
         const focused = document.activeElement;
         return document.hidden
-            || fields.some((field) => field === focused || isChanged(field))
+            || fields.some((field) => isChanged(field) || (field === focused && field.type !== "checkbox"))
             || !document.getSelection().isCollapsed;
     }
 
