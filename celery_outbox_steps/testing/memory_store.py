@@ -256,7 +256,7 @@ class MemoryStore:
             now, found = self._clock(), self._unclaimed(task_ids)
             for row in found:
                 row.due_at = min(row.due_at or now, now)
-                row.eta = None if row.eta is None else row.due_at
+                row.eta = None if row.eta is None else min(row.eta, row.due_at)
             return [row.task_id for row in found]
 
     def list_dead_letters(self, which: DeadLetters, limit: int = 1000) -> list[DeadLetter]:

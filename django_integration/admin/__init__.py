@@ -4,7 +4,8 @@ Read-only and redacted. Viewing takes the model's *view* permission, *retry now*
 *replay* its *change* permission, *discard* and *cancel* its *delete* permission; there is no form
 for adding, changing or deleting a row. Every page costs the same on an empty table and on one of a
 million rows.
-`outbox.py`, `dead_letters.py` and `relays.py` are the pages, `actions.py` holds the actions.
+`outbox.py`, `dead_letters.py` and `relays.py` are the pages, `actions.py` and `operations.py` hold
+the actions.
 """
 
 from __future__ import annotations

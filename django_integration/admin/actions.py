@@ -1,28 +1,25 @@
-"""The actions on rows, from retry now to cancel. Confirmed first, logged, in chunks.
+"""The actions of the lists and of a row's own page: confirmed first, logged, in chunks.
 
 A row that a relay holds is never touched: each chunk locks the rows that may still be changed, by
 the database's clock, and a relay's claim skips locked rows. An action changes only rows that were
-confirmed, even if more rows match by then, and commits together with its log entries.
+confirmed, even if more rows match by then, and commits together with its log entries. What there is
+to do is in `operations.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from django.contrib import admin as django_admin
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.options import get_content_type_for_model
 from django.core.exceptions import SuspiciousOperation
-from django.db import connections, transaction
+from django.db import transaction
 from django.template.response import TemplateResponse
 
-from celery_outbox_steps.store import DeadLetters
-from django_integration import schema
 from django_integration.admin.paging import REACH
-from django_integration.models import CeleryOutbox, DatabaseNow
-from django_integration.store import DjangoStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,29 +28,24 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import HttpRequest
 
+    from django_integration.admin.operations import Operation
+
 CHUNK = 500
 SHOWN = 10
 """Rows that the confirmation lists one by one."""
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One action and its texts."""
+def action_for(operation: Operation) -> Callable[..., TemplateResponse | None]:
+    """The operation as an action of a `ModelAdmin`, for those who may do it."""
 
-    action: str
-    title: str
-    explanation: str
-    done: str
-    left_alone: str
-    flag: int
-    allowed: Callable[[Any], Any]
-    """Narrows the chosen rows to those that may be changed now."""
-    apply: Callable[[str, type[Any], list[int]], None]
-    """Changes locked rows: database alias, model, ids."""
+    def action(
+        admin: ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any]
+    ) -> TemplateResponse | None:
+        return carry_out(admin, request, chosen, operation)
 
-    @property
-    def destroys(self) -> bool:
-        return self.flag == DELETION
+    action.__name__ = operation.action
+    permission = "discard" if operation.destroys else "resend"
+    return django_admin.action(action, description=operation.label, permissions=[permission])
 
 
 def carry_out(
@@ -145,87 +137,3 @@ def _report(
     if left:
         text = f"Left alone: {left:,}. {operation.left_alone}"
         admin.message_user(request, text, messages.WARNING)
-
-
-def _make_due(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:
-    model._default_manager.using(alias).filter(pk__in=ids).update(due_at=DatabaseNow())
-
-
-def _send_now(alias: str, model: type[CeleryOutbox], ids: list[int]) -> None:  # noqa: ARG001
-    DjangoStore(alias, connection=connections[alias]).make_due(ids)
-
-
-def _replay(alias: str, model: type[Any], ids: list[int]) -> None:  # noqa: ARG001
-    DjangoStore(alias, connection=connections[alias]).replay(DeadLetters(ids), len(ids))
-
-
-def _delete(alias: str, model: type[Any], ids: list[int]) -> None:
-    model._default_manager.using(alias).filter(pk__in=ids).delete()
-
-
-# Failed attempts stay counted: a message that fails again uses up one more, and one that has none
-# left becomes a dead letter, which can be replayed.
-RETRY = Operation(
-    action="retry_now",
-    title="Retry now",
-    explanation="These messages become due now, so the relay tries them at once. Failed attempts"
-    " stay counted: a message with one attempt left becomes a dead letter if it fails again.",
-    done="Due now",
-    left_alone="They are in flight, already due, scheduled for later, or no longer in the outbox.",
-    flag=CHANGE,
-    allowed=lambda rows: rows.filter(schema.BACKING_OFF.q),
-    apply=_make_due,
-)
-SEND_NOW = Operation(
-    action="send_now",
-    title="Send now",
-    explanation="These scheduled messages become due now, so the relay publishes them at once"
-    " instead of at their time.",
-    done="Due now",
-    left_alone="They are not scheduled, or no longer in the outbox.",
-    flag=CHANGE,
-    allowed=lambda rows: rows.filter(schema.SCHEDULED.q),
-    apply=_send_now,
-)
-CANCEL = Operation(
-    action="cancel",
-    title="Cancel scheduled messages",
-    explanation="These scheduled messages are deleted and will never be published. This can't be"
-    " undone.",
-    done="Cancelled",
-    left_alone=SEND_NOW.left_alone,
-    flag=DELETION,
-    allowed=SEND_NOW.allowed,
-    apply=_delete,
-)
-DISCARD = Operation(
-    action="discard",
-    title="Discard messages",
-    explanation="These messages are deleted and will never be published. This can't be undone.",
-    done="Discarded",
-    left_alone="They are in flight, or no longer in the outbox.",
-    flag=DELETION,
-    allowed=lambda rows: rows.filter(schema.UNLEASED.q),
-    apply=_delete,
-)
-REPLAY = Operation(
-    action="replay",
-    title="Replay dead letters",
-    explanation="These messages go back into the outbox and are due now. Their failed attempts are"
-    " reset to 0. A task that failed runs again, with the same id.",
-    done="Back in the outbox",
-    left_alone="They are no longer dead letters, or another user is replaying them.",
-    flag=CHANGE,
-    allowed=lambda rows: rows,
-    apply=_replay,
-)
-DISCARD_DEAD = Operation(
-    action="discard",
-    title="Discard dead letters",
-    explanation="These messages are deleted and can't be replayed any more. This can't be undone.",
-    done="Discarded",
-    left_alone="They are no longer dead letters, or another user is replaying them.",
-    flag=DELETION,
-    allowed=lambda rows: rows,
-    apply=_delete,
-)

@@ -1,32 +1,27 @@
-"""What the pages share: read-only, redacted, and the permissions behind each action.
+"""What the pages share: read-only, with one search, one way to an action, and its permissions.
 
-Nothing here can show an argument that the redactor hid: arguments come from `visible_args` and
-`visible_kwargs`, options from `redaction.visible_options`, the payload is only measured, and the
-query string can't filter by columns (`?kwargs__contains=...` would answer about hidden values).
+Nothing here can show an argument that the redactor hid: `fields.py` shows the redacted ones, and
+the query string can't filter by columns (`?kwargs__contains=...` would answer about hidden values).
 """
 
 # ruff: noqa: ARG002  the signatures are Django's
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
-from django.contrib.admin.utils import display_for_value
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_permission_codename
-from django.db.models.functions import Length
-from django.template.defaultfilters import filesizeformat
-from django.utils.html import format_html
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponseRedirect
+from django.urls import reverse
 from django.utils.text import capfirst
 
-from celery_outbox_steps.settings import load
-from django_integration.admin.filters import KIND, STATE, TASK_NAME
-from django_integration.admin.formatting import moment, preformatted
-from django_integration.admin.paging import REACH, CappedPaginator, along_indexes
-from django_integration.admin.summary import summary_for
-from django_integration.conf import celery_app, django_settings
-from django_integration.enqueue import redaction
+from django_integration.admin.fields import MessageFields
+from django_integration.admin.filters import KIND, STATE, TASK_NAME, as_stored
+from django_integration.admin.paging import REACH, CappedPaginator, along_indexes, ids_within
+from django_integration.admin.states import NEWEST_FIRST
 from django_integration.store.postgresql import FOR_LIST
 from django_integration.store.session import write_alias
 
@@ -34,13 +29,12 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import HttpRequest, HttpResponse
 
-    from django_integration.models import StoredMessage
+    from django_integration.admin.operations import Operation
+    from django_integration.admin.summary import Summary
 
     Base = admin.ModelAdmin[Any]
 else:
     Base = admin.ModelAdmin
-
-UNREADABLE = "[not readable]"
 
 
 class SlimChangeList(ChangeList):
@@ -68,6 +62,7 @@ class ReadOnlyAdmin(Base):
 
     class Media:
         css = {"all": ("celery_outbox/admin.css",)}
+        js = ("celery_outbox/admin.js",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -83,15 +78,18 @@ class ReadOnlyAdmin(Base):
         return rows
 
 
-class StoredMessageAdmin(ReadOnlyAdmin):
-    """A list of messages, with the summary above it. The two pages add their actions."""
+class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
+    """A list of messages, and the page of one. The two tables add their operations."""
 
     paginator = CappedPaginator
     list_per_page = 50
     list_max_show_all = 50
-    search_fields = ("task_id",)
-    search_help_text = "The exact id of a task."
+    search_fields = ("task_id", "task_name")
+    search_help_text = "The id of a task, or a part of a task's name."
     listed: tuple[str, ...] = ("task_id", "task_name", "created_at", "retries")
+    filtered: tuple[str, ...] = ("id", "task_name")
+    """The columns that a list may filter by."""
+    operations: tuple[Operation, ...] = ()
 
     # -- permissions -----------------------------------------------------------------------------
 
@@ -126,11 +124,14 @@ class StoredMessageAdmin(ReadOnlyAdmin):
     ) -> tuple[QuerySet[Any], bool]:
         # Exact, but not by Django's `=` prefix: that compares in upper case, which has no index. A
         # query of its own, because a planner may prefer to search in the list's order.
-        term = search_term.strip()
+        term = as_stored(search_term)
         if not term:
             return queryset, False
-        found = self.get_queryset(request).filter(task_id=term).order_by()
-        ids = list(found.values_list("pk", flat=True)[:REACH])
+        rows = self.get_queryset(request)
+        ids = list(rows.filter(task_id=term).order_by().values_list("pk", flat=True)[:REACH])
+        if not ids:
+            newest = rows.order_by(*NEWEST_FIRST).values(*self.filtered)
+            ids = ids_within([newest], queryset.filter(task_name__icontains=term))
         return queryset.filter(pk__in=ids), False
 
     def changelist_view(
@@ -138,71 +139,50 @@ class StoredMessageAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         # A callable: it runs during rendering, which is after all permission checks.
         context = {
-            "outbox_summary": lambda: summary_for(request, self.admin_site),
+            "outbox_summary": lambda: self.summary(request),
             "title": capfirst(self.opts.verbose_name_plural),
         }
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
-    # -- what a row shows ------------------------------------------------------------------------
+    def summary(self, request: HttpRequest) -> Summary | None:
+        """What is above the list."""
+        raise NotImplementedError
 
-    @admin.display(description="Task")
-    def task(self, row: StoredMessage) -> str:
-        return format_html(
-            '<span class="outbox-task">{}</span> <span class="outbox-quiet">{}</span>',
-            row.task_name,
-            row.task_id,
+    # -- the page of one row ---------------------------------------------------------------------
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        if request.method == "POST" and "action" in request.POST:
+            return self._act_on_page(request, unquote(object_id))
+        context = {"outbox_operations": lambda: self.possible(request, unquote(object_id))}
+        return super().change_view(
+            request, object_id, form_url, {**context, **(extra_context or {})}
         )
 
-    @admin.display(description="Created")
-    def created(self, row: StoredMessage) -> str:
-        return moment(row.created_at)
+    def _act_on_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The same action as in the list, and the same confirmation, for this row alone."""
+        row = self.get_object(request, object_id)
+        offered: Any = self.get_actions(request)
+        name = request.POST["action"]
+        if name not in offered or not self.has_view_permission(request, row):
+            raise PermissionDenied
+        chosen = self.get_queryset(request).filter(pk__in=[] if row is None else [row.pk])
+        page: HttpResponse | None = offered[name][0](self, request, chosen)
+        if page is not None:
+            return page
+        if chosen.exists():
+            return HttpResponseRedirect(request.path)
+        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return HttpResponseRedirect(reverse(name))
 
-    @admin.display(description="Wanted at")
-    def wanted_at(self, row: StoredMessage) -> str:
-        """The time that the call asked for; it moves if the call is sent now or rescheduled."""
-        return str(display_for_value(row.eta, "-"))
-
-    @admin.display(description="Failed attempts")
-    def attempts(self, row: StoredMessage) -> int:
-        return row.retries
-
-    @admin.display(description="Arguments")
-    def shown_args(self, row: StoredMessage) -> str:
-        return preformatted(row.visible_args)
-
-    @admin.display(description="Keyword arguments")
-    def shown_kwargs(self, row: StoredMessage) -> str:
-        return preformatted(row.visible_kwargs)
-
-    @admin.display(description="Message")
-    def shown_options(self, row: StoredMessage) -> str:
-        try:
-            options = redaction.visible_options(row.options, _redactor())
-        except (ValueError, TypeError, AttributeError):
-            return UNREADABLE
-        return preformatted(json.dumps(options, indent=2, default=str))
-
-    @admin.display(description="Payload")
-    def payload_size(self, row: StoredMessage) -> str:
-        """Measured by the database: the bytes themselves are not fetched."""
-        manager = type(row)._default_manager.using(row._state.db)
-        size = manager.filter(pk=row.pk).values_list(Length("payload"), flat=True).first()
-        return "none: the message is plain JSON" if size is None else filesizeformat(size)
-
-    @admin.display(description="Structlog context")
-    def shown_context(self, row: StoredMessage) -> str:
-        return preformatted(row.structlog_context or "")
-
-
-def _redactor() -> redaction.Redactor | None:
-    """The app's redactor; one that hides everything if the real one can't be loaded."""
-    try:
-        conf = {**django_settings(), **celery_app().conf}
-        found: redaction.Redactor | None = load(conf, "redactor")
-    except Exception:  # noqa: BLE001  a broken setting must not reveal what it should hide
-        return _hide
-    return found
-
-
-def _hide(task_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:  # noqa: ARG001
-    raise LookupError("the redactor could not be imported")
+    def possible(self, request: HttpRequest, object_id: str) -> list[Operation]:
+        """What can be done with this row now, by this user."""
+        offered = self.get_actions(request)
+        row = self.get_queryset(request).filter(pk=object_id)
+        wanted = (each for each in self.operations if each.action in offered)
+        return [each for each in wanted if each.allowed(row).exists()]

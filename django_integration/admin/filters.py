@@ -1,7 +1,8 @@
 """The filters beside a list: the state of a row, the kind of a dead letter, the name of a task.
 
-The task name is typed, not chosen: a list of all names would read the whole table. The browser
-suggests the names among the newest rows. No filter reads beyond the window of `paging.py`.
+The task name is typed, whole or in part, not chosen: a list of all names would read the whole
+table. The browser suggests the names among the newest rows. No filter reads beyond the window of
+`paging.py`.
 """
 
 # ruff: noqa: ARG002  the signatures are Django's
@@ -17,7 +18,7 @@ from django.db.models import Q
 from celery_outbox_steps.envelope import ascii_text
 from celery_outbox_steps.store import KINDS, MESSAGE, TASK
 from django_integration.admin import states
-from django_integration.admin.paging import within_window
+from django_integration.admin.paging import with_name, within_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 STATE = "state"
 TASK_NAME = "task_name"
 KIND = "kind"
+DEAD_FILTERED = ("id", "task_name", "kind")
+"""The columns that a list of dead letters may filter by."""
 ROWS_FOR_SUGGESTIONS = 1_000
 """The newest rows, whose task names are suggested."""
 
@@ -46,11 +49,11 @@ class StateFilter(admin.SimpleListFilter):
         state = states.chosen(self.value())
         if request.GET.get(SEARCH_VAR):  # a task id finds its few rows by itself
             return queryset.filter(state.condition)
-        return state.apply(queryset, _as_stored(request.GET.get(TASK_NAME)))
+        return state.apply(queryset, as_stored(request.GET.get(TASK_NAME)))
 
 
 class TaskNameFilter(admin.SimpleListFilter):
-    """One task by its exact name. The state, which comes first, keeps it within the window."""
+    """One task by its name, or all whose name has this in it. The state applies it, see there."""
 
     title = "task name"
     parameter_name = TASK_NAME
@@ -63,8 +66,9 @@ class TaskNameFilter(admin.SimpleListFilter):
         return [(name, name) for name in sorted(names)] or [("", "")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        name = _as_stored(self.value())
-        return queryset.filter(task_name=name) if name else queryset
+        name = as_stored(self.value())
+        searched = name and request.GET.get(SEARCH_VAR)  # within what the search finds
+        return queryset.filter(task_name__icontains=name) if searched else queryset
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         others = changelist.get_query_string(remove=[PAGE_VAR, TASK_NAME])
@@ -100,15 +104,16 @@ class DeadTaskNameFilter(TaskNameFilter):
     """The last filter of the dead letters, which have no states: it sets the window."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        matching = super().queryset(request, queryset)
-        filtered = self.value() or request.GET.get(KIND) in KINDS
-        if not filtered or request.GET.get(SEARCH_VAR):
-            return matching
+        if request.GET.get(SEARCH_VAR):
+            return super().queryset(request, queryset)
+        name = as_stored(self.value())
+        if not name and request.GET.get(KIND) not in KINDS:
+            return queryset
         every = queryset.model._default_manager.using(queryset.db)
-        newest = every.order_by(*states.NEWEST_FIRST).values("id", "task_name", "kind")
-        return within_window([newest], matching)
+        newest = [every.order_by(*states.NEWEST_FIRST).values(*DEAD_FILTERED)]
+        return with_name(newest, queryset, name) if name else within_window(newest, queryset)
 
 
-def _as_stored(name: str | None) -> str:
+def as_stored(name: str | None) -> str:
     """The name as the column holds it, in ASCII: a NUL in it is then no error."""
     return ascii_text(name or "").strip()

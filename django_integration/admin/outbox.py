@@ -1,7 +1,7 @@
-"""The page of the outbox: pending and published rows, with their state and last error.
+"""The pages of the outbox: pending and published rows, with their state and last error.
 
-Read-only; `base.py` holds what both pages share. The actions are in `actions.py`, the states and
-the order of their lists in `states.py`.
+Read-only; `base.py` holds what both tables share. What can be done is in `operations.py`, the
+states and the order of their lists in `states.py`.
 """
 
 from __future__ import annotations
@@ -11,31 +11,38 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.utils.html import format_html
 
-from django_integration.admin import actions, states
+from django_integration.admin import states
+from django_integration.admin.actions import action_for
 from django_integration.admin.base import StoredMessageAdmin
+from django_integration.admin.fields import ARGUMENTS, CONTEXT, WHERE_IT_GOES, exact_time
 from django_integration.admin.filters import STATE, StateFilter, TaskNameFilter
-from django_integration.admin.formatting import failure, moment
+from django_integration.admin.formatting import MISSING, failure, moment, preformatted
+from django_integration.admin.operations import CANCEL, DISCARD, RETRY, SEND_NOW
+from django_integration.admin.summary import summary_for
 from django_integration.keys import readable_key
 from django_integration.models import CeleryOutbox
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import HttpRequest
-    from django.template.response import TemplateResponse
 
+    from django_integration.admin.operations import Operation
+    from django_integration.admin.summary import Summary
 
-FOR_SCHEDULED = ("send_now", "cancel")
-FOR_OTHERS = ("retry_now", "discard")
+FOR_SCHEDULED = (SEND_NOW, CANCEL)
+FOR_OTHERS = (RETRY, DISCARD)
 
 
 @admin.register(CeleryOutbox)
 class OutboxAdmin(StoredMessageAdmin):
     """Outbox messages, with *retry now*, *discard*, and for scheduled ones *send now*, *cancel*."""
 
-    actions = (*FOR_OTHERS, *FOR_SCHEDULED)
+    operations = (*FOR_OTHERS, *FOR_SCHEDULED)
+    actions = tuple(map(action_for, operations))
     list_display = ("task", "state", "created", "error")
     list_filter = (StateFilter, TaskNameFilter)
     listed = (*StoredMessageAdmin.listed, "due_at", "claimed_by", "last_error", "published_at")
+    filtered = states.FILTERED
     fieldsets = (
         (
             None,
@@ -44,22 +51,27 @@ class OutboxAdmin(StoredMessageAdmin):
                     "task_name",
                     "task_id",
                     "state",
-                    "created_at",
+                    "created_exactly",
                     "wanted_at",
                     "key",
-                    "due_at",
-                    "updated_at",
-                    "published_at",
+                    "due_exactly",
+                    "updated_exactly",
+                    "published_exactly",
                 )
             },
         ),
-        ("Delivery", {"fields": ("attempts", "last_error", "claimed_by", "claimed_until")}),
-        ("Arguments", {"fields": ("shown_args", "shown_kwargs", "payload_size")}),
         (
-            "Message and context",
-            {"fields": ("shown_options", "schema_version", "sentry_trace_id", "shown_context")},
+            "Delivery",
+            {"fields": (*WHERE_IT_GOES, "attempts", "shown_error", "claimed_by", "lease_ends")},
         ),
+        ARGUMENTS,
+        CONTEXT,
     )
+
+    due_exactly = exact_time("due_at", "Due at")
+    updated_exactly = exact_time("updated_at", "Last attempt at")
+    published_exactly = exact_time("published_at", "Published at")
+    lease_ends = exact_time("claimed_until", "Claimed until")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = states.with_state(super().get_queryset(request))
@@ -71,26 +83,18 @@ class OutboxAdmin(StoredMessageAdmin):
         if state is None:
             return found
         wanted = FOR_SCHEDULED if state == "scheduled" else FOR_OTHERS
-        return {name: action for name, action in found.items() if name in wanted}
+        return {each.action: found[each.action] for each in wanted if each.action in found}
+
+    def summary(self, request: HttpRequest) -> Summary | None:
+        return summary_for(request, self.admin_site)
+
+    def possible(self, request: HttpRequest, object_id: str) -> list[Operation]:
+        """*Cancel* is what *discard* is for others."""
+        found = super().possible(request, object_id)
+        return [each for each in found if each is not DISCARD or CANCEL not in found]
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return states.chosen(request.GET.get(STATE)).ordering
-
-    @admin.action(description="Retry now", permissions=["resend"])
-    def retry_now(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
-        return actions.carry_out(self, request, queryset, actions.RETRY)
-
-    @admin.action(description="Discard", permissions=["discard"])
-    def discard(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
-        return actions.carry_out(self, request, queryset, actions.DISCARD)
-
-    @admin.action(description="Send now", permissions=["resend"])
-    def send_now(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
-        return actions.carry_out(self, request, queryset, actions.SEND_NOW)
-
-    @admin.action(description="Cancel", permissions=["discard"])
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
-        return actions.carry_out(self, request, queryset, actions.CANCEL)
 
     @admin.display(description="State")
     def state(self, row: Any) -> str:
@@ -101,10 +105,14 @@ class OutboxAdmin(StoredMessageAdmin):
             _detail(row),
         )
 
-    @admin.display(description="Key", empty_value="-")
-    def key(self, row: CeleryOutbox) -> str | None:
+    @admin.display(description="Key")
+    def key(self, row: CeleryOutbox) -> str:
         """While it waits, calls with the same key are dropped or take its place."""
-        return row.outbox_key and readable_key(row.outbox_key)
+        return readable_key(row.outbox_key) if row.outbox_key else MISSING
+
+    @admin.display(description="Last error")
+    def shown_error(self, row: CeleryOutbox) -> str:
+        return preformatted(row.last_error or "")
 
     @admin.display(description="Last error")
     def error(self, row: CeleryOutbox) -> str:

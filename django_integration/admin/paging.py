@@ -20,7 +20,7 @@ from django_integration.store.postgresql import FOR_TRANSACTION
 from django_integration.upstream.django import statement_of, where_clause_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from django.db.models import QuerySet
 
@@ -58,8 +58,19 @@ def within_window(windows: Iterable[QuerySet[Any]], matching: QuerySet[Any]) -> 
     The limit is part of the condition, where no planner can choose to read the whole table
     instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN.
     """
-    ids = [row_id for along in windows for row_id in _ids_within(along, matching)]
-    return matching.filter(pk__in=ids[: REACH + 1])
+    return matching.filter(pk__in=ids_within(windows, matching))
+
+
+def with_name(windows: Sequence[QuerySet[Any]], rows: QuerySet[Any], name: str) -> QuerySet[Any]:
+    """The rows of the task with this name; if the windows have none, of those with it in theirs."""
+    ids = ids_within(windows, rows.filter(task_name=name))
+    ids = ids or ids_within(windows, rows.filter(task_name__icontains=name))
+    return rows.filter(pk__in=ids)
+
+
+def ids_within(windows: Iterable[QuerySet[Any]], matching: QuerySet[Any]) -> list[int]:
+    """The ids of these rows, at most one more than a list pages through."""
+    return [row_id for along in windows for row_id in _ids_within(along, matching)][: REACH + 1]
 
 
 def _ids_within(along: Any, matching: QuerySet[Any]) -> list[int]:
@@ -85,6 +96,8 @@ class CappedPaginator(AnyPaginator):
     """Pages over the first `REACH` rows. `total` says how many there are, as far as is known."""
 
     object_list: QuerySet[Any]
+    window = f"{WINDOW:,}"
+    """For the template: how many rows are searched for a name."""
 
     @cached_property
     def found(self) -> int:

@@ -18,6 +18,8 @@ from django.utils.html import format_html
 from celery_outbox_steps.fleet import STOPPED
 from celery_outbox_steps.health import age, first_line
 from django_integration.admin.base import ReadOnlyAdmin
+from django_integration.admin.fields import exact_time
+from django_integration.admin.formatting import preformatted, visible
 from django_integration.admin.summary import verdict_now
 from django_integration.models import CeleryOutboxRelay, DatabaseNow
 from django_integration.store import DjangoStore
@@ -55,13 +57,17 @@ class RelayAdmin(ReadOnlyAdmin):
         "version",
         "state",
         "slot",
-        "started_at",
-        "seen_at",
-        "expires_at",
+        "started",
+        "seen",
+        "expires",
         "rate",
         "counters",
-        "last_error",
+        "shown_error",
     )
+
+    started = exact_time("started_at", "Started at")
+    seen = exact_time("seen_at", "Seen at")
+    expires = exact_time("expires_at", "Expires at")
 
     def get_ordering(self, request: HttpRequest) -> tuple[Any, ...]:
         gone_last = Case(When(expires_at__gt=DatabaseNow(), then=0), default=1)
@@ -105,9 +111,13 @@ class RelayAdmin(ReadOnlyAdmin):
             return ""
         return format_html(
             '<span class="outbox-error" title="{}">{}</span>',
-            row.last_error[:1000],
-            first_line(row.last_error),
+            visible(row.last_error[:1000]),
+            visible(first_line(row.last_error)),
         )
+
+    @admin.display(description="Last error")
+    def shown_error(self, row: Any) -> str:
+        return preformatted(row.last_error or "")
 
     @admin.display(description="Last seen")
     def last_seen(self, row: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Case, CharField, Q, Value, When
 
 from django_integration import schema
-from django_integration.admin.paging import within_window
+from django_integration.admin.paging import with_name, within_window
 
 NEWEST_FIRST = ("-id",)
 NEXT_FIRST = ("due_at", "id")
@@ -39,11 +39,10 @@ class ListedState:
     def apply(self, rows: Any, task_name: str = "") -> Any:
         """The rows in this state, and of this task if one is named."""
         matching = rows.filter(self.condition)
+        windows = self._windows(rows.values(*FILTERED))
         if task_name:
-            matching = matching.filter(task_name=task_name)
-        elif self.indexed:
-            return matching
-        return within_window(self._windows(rows.values(*FILTERED)), matching)
+            return with_name(windows, matching, task_name)
+        return matching if self.indexed else within_window(windows, matching)
 
     def _windows(self, rows: Any) -> list[Any]:
         if self.later_range is None:

@@ -1,4 +1,4 @@
-"""The summary above the lists: the verdict, how many rows, held by which relay, and what fails.
+"""The summary above the lists: the verdict, how many rows, how fast, held by whom, and what fails.
 
 The numbers are `Store.stats()` and `Store.fleet()`, on the connection of the request, so the page
 shows the same as the commands, at the same bounded cost. If they can't be read (on a database that
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest
 
+    from celery_outbox_steps.fleet import Fleet
     from celery_outbox_steps.health import Verdict
     from celery_outbox_steps.store import Stats
 
@@ -72,11 +73,18 @@ class Summary:
     relays_url: str
     tiles: tuple[Tile, ...]
     panels: tuple[Panel, ...]
-    holders: tuple[dict[str, Any], ...]
-    failing: tuple[dict[str, Any], ...]
     capped: bool
+    tables: Tables | None = None
     cap: int = STATS_CAP
     rows_read: int = charts.ROWS_READ
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What fails, and who holds what."""
+
+    failing: tuple[dict[str, Any], ...]
+    holders: tuple[dict[str, Any], ...]
 
 
 def verdict_now() -> Verdict | None:
@@ -92,7 +100,7 @@ def verdict_now() -> Verdict | None:
 
 def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
     """The summary of the outbox that this project writes to; None if it can't be read."""
-    alias = write_alias()
+    alias, links = write_alias(), Links(request, site)
     try:
         with along_indexes(alias):
             store = DjangoStore(alias, connection=connections[alias])
@@ -100,17 +108,31 @@ def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
             panels = _panels(store, stats)
     except StoreError:
         return None
-    links = Links(request, site)
     return Summary(
         verdict=judge(stats, fleet),
         relays_url=links.relays(),
-        tiles=_tiles(stats, links),
+        tiles=_tiles(stats, fleet, links),
         panels=panels,
-        holders=tuple({**each, "left": age(each["seconds_left"])} for each in stats.holders),
-        failing=tuple(
-            {**task, "url": links.outbox(state="failing", task_name=task["task_name"])}
-            for task in stats.top_failing
-        ),
+        capped=stats.capped,
+        tables=_tables(stats, links),
+    )
+
+
+def dead_summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
+    """The part of it that is above dead letters, which are what people came for."""
+    alias, links = write_alias(), Links(request, site)
+    try:
+        with along_indexes(alias):
+            store = DjangoStore(alias, connection=connections[alias])
+            stats, fleet = store.stats(top=0), store.fleet()
+            deaths = _deaths(store)
+    except StoreError:
+        return None
+    return Summary(
+        verdict=judge(stats, fleet),
+        relays_url=links.relays(),
+        tiles=(_in_outbox(stats, links), _failing(stats, links), _dead_letters(stats, links)),
+        panels=(deaths,),
         capped=stats.capped,
     )
 
@@ -144,11 +166,18 @@ class Links:
         return f"{url}?{urlencode(query)}" if query else url
 
 
-def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
+def _tables(stats: Stats, links: Links) -> Tables:
+    return Tables(
+        failing=tuple(
+            {**task, "url": links.outbox(state="failing", task_name=task["task_name"])}
+            for task in stats.top_failing
+        ),
+        holders=tuple({**each, "left": age(each["seconds_left"])} for each in stats.holders),
+    )
+
+
+def _tiles(stats: Stats, fleet: Fleet, links: Links) -> tuple[Tile, ...]:
     """The first tile is the sum of the next four."""
-    partly = stats.in_outbox >= STATS_CAP
-    dead = "error" if stats.dead_letters else "plain"
-    failing = "warning" if stats.failing else "plain"
     kept = Tile(
         "Published",
         _counted(stats.published),
@@ -156,7 +185,7 @@ def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
         links.outbox(state="published"),
     )
     return (
-        Tile("In the outbox", _counted(stats.in_outbox), "not published yet", links.outbox()),
+        _in_outbox(stats, links),
         Tile("Waiting", _counted(stats.waiting), _oldest(stats), links.outbox(state="waiting")),
         Tile(
             "Scheduled",
@@ -176,22 +205,42 @@ def _tiles(stats: Stats, links: Links) -> tuple[Tile, ...]:
             "tried, due again later",
             links.outbox(state="backing_off"),
         ),
-        Tile(
-            "Failing",
-            _counted(stats.failing, partly=partly),
-            "of these, after an error",
-            links.outbox(state="failing"),
-            failing,
-        ),
-        Tile(
-            "Dead letters",
-            _counted(stats.dead_letters),
-            _failed_tasks(stats) or "given up, until replayed",
-            links.dead_letters(),
-            dead,
-        ),
+        _failing(stats, links),
+        _dead_letters(stats, links),
+        _throughput(fleet, links),
         *((kept,) if stats.published else ()),
     )
+
+
+def _in_outbox(stats: Stats, links: Links) -> Tile:
+    return Tile("In the outbox", _counted(stats.in_outbox), "not published yet", links.outbox())
+
+
+def _failing(stats: Stats, links: Links) -> Tile:
+    return Tile(
+        "Failing",
+        _counted(stats.failing, partly=stats.in_outbox >= STATS_CAP),
+        "of these, after an error",
+        links.outbox(state="failing"),
+        "warning" if stats.failing else "plain",
+    )
+
+
+def _dead_letters(stats: Stats, links: Links) -> Tile:
+    return Tile(
+        "Dead letters",
+        _counted(stats.dead_letters),
+        _failed_tasks(stats) or "given up, until replayed",
+        links.dead_letters(),
+        "error" if stats.dead_letters else "plain",
+    )
+
+
+def _throughput(fleet: Fleet, links: Links) -> Tile:
+    """What the relays say of themselves: published rows leave no trace in the outbox."""
+    rate = sum(each.member.rate for each in fleet.members if each.alive)
+    per_minute = number_format(round(60 * rate), force_grouping=True)
+    return Tile("Published/min", per_minute, "in the last minute", links.relays())
 
 
 def _failed_tasks(stats: Stats) -> str:
@@ -219,14 +268,14 @@ def _panels(store: DjangoStore, stats: Stats) -> tuple[Panel, ...]:
             charts.draw(charts.arrivals(store)),
             stacked=bool(stats.published),
         ),
-        Panel(
-            "Dead letters",
-            "By the time of their last failure.",
-            "deaths",
-            charts.draw(charts.deaths(store)),
-        ),
+        _deaths(store),
         *((_scheduled(store, stats.scheduled),) if stats.scheduled else ()),
     )
+
+
+def _deaths(store: DjangoStore) -> Panel:
+    note = "By the time of their last failure."
+    return Panel("Dead letters", note, "deaths", charts.draw(charts.deaths(store)))
 
 
 def _scheduled(store: DjangoStore, total: int) -> Panel:

@@ -74,12 +74,13 @@ def send_now(session: Session, dialect: Dialect, task_ids: Sequence[str]) -> lis
 
 
 def make_due(session: Session, dialect: Dialect, ids: list[int]) -> None:
-    """Make these rows due, if they are not. The wanted time moves too: lateness counts from it."""
+    """Make these rows due, if they are not. A wanted time that is ahead moves too: lateness counts
+    from it."""
     now = dialect.now
     selected, params = dialect.id_in(ids)
     session.run(
         f"UPDATE {OUTBOX}{dialect.primary_key_hint} SET"
-        f" eta = CASE WHEN eta IS NULL THEN NULL ELSE {now} END, due_at = {now}"
+        f" eta = CASE WHEN eta > {now} THEN {now} ELSE eta END, due_at = {now}"
         f" WHERE {selected} AND {dialect.is_state(DUE_TIME_AHEAD)}",
         params,
     )

@@ -126,4 +126,22 @@ def test_the_shop_in_the_browser(tmp_path: Path) -> None:
         login = "/admin/login/?next=/admin/"
         home = browser.post(login, login, username="admin", password="admin")
         assert "Celery outbox" in home
-        assert "celery_outbox" in browser.get("/admin/celery_outbox/celeryoutbox/")
+        outbox, dead = (f"/admin/celery_outbox/celeryoutbox{name}/" for name in ("", "deadletter"))
+        assert "kept for the retention time" in browser.get(outbox)
+
+        def shows(page: str, text: str) -> None:
+            wait_for(lambda: text in browser.get(page), 60, log.read_text, pause=0.2)
+
+        for name, page, text in (
+            ("later", f"{outbox}?state=scheduled", "orders.tasks.send_receipt"),
+            ("fail", f"{dead}?kind=task", "insufficient funds"),
+            ("bad", f"{outbox}?state=failing", "File name too long"),
+            ("break", outbox, "The broker"),
+            ("mend", outbox, "Healthy"),
+            ("pause", outbox, "a button in the shop"),
+            ("resume", outbox, "Healthy"),
+        ):
+            browser.post("/", f"/press/{name}")
+            if name == "break":
+                browser.post("/", "/order")
+            shows(page, text)

@@ -42,6 +42,7 @@ def test_the_wheel_holds_two_packages_and_nothing_else(wheel: set[str]) -> None:
         "django_integration/py.typed",
         "django_integration/migrations/0001_initial.py",
         "django_integration/management/commands/celery_outbox_stats.py",
+        "django_integration/static/celery_outbox/admin.js",
         "django_integration/templates/admin/celery_outbox/change_list.html",
     ],
 )

@@ -163,6 +163,15 @@ class SchedulingContract:
         assert message.task_id == "held"
         assert message.waited - message.held == pytest.approx(0, abs=2)
 
+    def test_a_late_row_that_is_sent_now_is_still_late(self, backend: Backend) -> None:
+        backend.add(due_in=1, task_id="late", held=True)
+        backend.pass_time(61)
+        store = backend.store()
+        store.settle([Deferred(only(store.claim(10, LEASE, "me")), "e", 60)], "me")
+        assert store.send_now(["late"]) == ["late"]
+        message = only(store.claim(10, LEASE, "me"))
+        assert message.waited - message.held == pytest.approx(60, abs=2)
+
     def test_sending_a_due_row_now_does_not_move_it_behind_others(self, backend: Backend) -> None:
         backend.add(task_id="first")
         backend.add(task_id="second")

@@ -433,7 +433,7 @@ WHERE id = ANY(%s)
 ORDER BY id
 FOR UPDATE;
 UPDATE celery_outbox
-SET eta = CASE WHEN eta IS NULL THEN NULL ELSE statement_timestamp() END,
+SET eta = CASE WHEN eta > statement_timestamp() THEN statement_timestamp() ELSE eta END,
     due_at = statement_timestamp()
 WHERE id = ANY(%s)
   AND due_at > statement_timestamp();

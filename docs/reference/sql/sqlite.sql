@@ -357,7 +357,7 @@ WHERE id IN (SELECT value FROM json_each(%s))
   AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
 ORDER BY id;
 UPDATE celery_outbox
-SET eta = CASE WHEN eta IS NULL THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f', 'now') END,
+SET eta = CASE WHEN eta > strftime('%Y-%m-%d %H:%M:%f', 'now') THEN strftime('%Y-%m-%d %H:%M:%f', 'now') ELSE eta END,
     due_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
 WHERE id IN (SELECT value FROM json_each(%s))
   AND due_at > strftime('%Y-%m-%d %H:%M:%f', 'now');

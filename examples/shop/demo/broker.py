@@ -21,6 +21,10 @@ class FileBroker:
     def __init__(self, home: Path) -> None:
         self._out = home / "broker" / "out"
 
+    @property
+    def is_there(self) -> bool:
+        return self._out.is_dir()
+
     def take_away(self) -> None:
         self._out.unlink()
         self._out.write_text("no broker here")

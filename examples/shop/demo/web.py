@@ -1,4 +1,7 @@
-"""`make demo-web`: the shop in the browser, with a worker that relays. Ctrl-C ends both."""
+"""`make demo-web`: the shop in the browser, with a worker that relays. Ctrl-C ends both.
+
+The page has buttons that make something to see in the admin: see `buttons.py`.
+"""
 
 import os
 import subprocess
@@ -11,6 +14,7 @@ LOGIN = "admin"
 
 
 def main() -> int:
+    os.environ.update(SHOP_URLS="demo.urls", SHOP_KEEPS="3600")
     stage = Stage()
     try:
         stage.set_up()

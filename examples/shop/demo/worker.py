@@ -16,8 +16,14 @@ def relay_flags() -> list[str]:
     if os.environ.get("DEMO_BREAK") == "relay":
         return []
     lease = 600 if os.environ.get("DEMO_BREAK") == "lease" else LEASE
-    times = {"stale-timeout": lease, "send-timeout": 3, "broker-outage-cooldown": 1}
-    return ["--outbox-relay", *(f"--outbox-{name}={value}" for name, value in times.items())]
+    values = {
+        "stale-timeout": lease,
+        "send-timeout": 3,
+        "broker-outage-cooldown": 1,
+        "backoff-time": 10,
+        "max-retries": 3,
+    }
+    return ["--outbox-relay", *(f"--outbox-{name}={value}" for name, value in values.items())]
 
 
 class Worker:

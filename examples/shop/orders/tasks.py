@@ -18,6 +18,16 @@ def send_receipt_directly(number: str) -> None:
     write_receipt(number)
 
 
+class CardDeclined(Exception):
+    """The bank says no."""
+
+
+@shared_task
+def charge(number: str) -> None:
+    """Always fails, for the demo. The failed task is kept as a dead letter."""
+    raise CardDeclined(f"order {number}: insufficient funds")
+
+
 @transaction.atomic
 def write_receipt(number: str) -> None:
     """Writes before it reads: SQLite can't always turn a read lock into a write lock."""

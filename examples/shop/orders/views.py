@@ -10,10 +10,12 @@ from orders.placing import PaymentDeclined, place_order
 
 
 def index(request: HttpRequest) -> HttpResponse:
-    orders = Order.objects.order_by("-id")[:20]
+    return render(request, "orders/index.html", {"rows": recent_orders()})
+
+
+def recent_orders() -> list[tuple[Order, Receipt | None]]:
     receipts = {r.order_number: r for r in Receipt.objects.order_by("-id")[:200]}
-    rows = [(each, receipts.get(each.number)) for each in orders]
-    return render(request, "orders/index.html", {"rows": rows})
+    return [(each, receipts.get(each.number)) for each in Order.objects.order_by("-id")[:20]]
 
 
 @require_POST

@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "django_integration",
 ]
 MIDDLEWARE = [
+    "tests.integration.admin.project.only_scripts_from_files",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",

@@ -1,4 +1,4 @@
-"""The admin's cases, each file in a pytest process of its own, because Django has one project.
+"""The admin's cases, in pytest processes of their own, because Django has one project.
 
 The cases need the admin in INSTALLED_APPS and a database of their own; see `settings.py`. To run
 one directly: `pytest --ds=tests.integration.admin.settings tests/integration/admin/cases/pages.py`.
@@ -24,14 +24,14 @@ ROOT = HERE.parents[2]
 def test_pages(vendor: str) -> None:
     if vendor != "sqlite":
         helpers.require_service(vendor)
-    run_cases("pages.py", vendor)
+    run_cases(["pages.py", "message_page.py"], vendor)
 
 
 @pytest.mark.postgresql
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cases", ["million.py", "million_held.py"])
 def test_million_rows(cases: str) -> None:
-    run_cases(cases, "postgresql")
+    run_cases([cases], "postgresql")
 
 
 @pytest.mark.postgresql
@@ -41,20 +41,22 @@ def test_browser() -> None:
     helpers.require_program("chromedriver")
     if find_spec("selenium") is None and not os.environ.get("CI"):
         pytest.skip("selenium is not installed")
-    run_cases("browser.py", "postgresql")
+    run_cases(["browser.py"], "postgresql")
 
 
-def run_cases(name: str, vendor: str) -> None:
-    """Run one file of cases; what it printed is the failure's text."""
+def run_cases(names: list[str], vendor: str) -> None:
+    """Run files of cases in one process; what it printed is the failure's text."""
     __tracebackhide__ = True
     environment = {**os.environ, "OUTBOX_ADMIN_DB": vendor}
     environment.pop("OUTBOX_TEST_REPORT", None)  # the report is this process's own
     command = [
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-        "--ds=tests.integration.admin.settings", str(HERE / "cases" / name),
+        "--ds=tests.integration.admin.settings", *(str(HERE / "cases" / name) for name in names),
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        pytest.fail(f"{name} on {vendor}:\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}", False)
+        pytest.fail(
+            f"{', '.join(names)} on {vendor}:\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}", False
+        )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import transaction
 from django.urls import reverse
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -49,7 +50,7 @@ from tests.integration.admin.cases.conftest import (
 from tests.services import programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from django.contrib.auth.models import User
 
@@ -59,6 +60,7 @@ FLAGS = (
     "--hide-scrollbars", "--lang=en", "--force-device-scale-factor=1",
 )  # fmt: skip
 DESKTOP = (1360, 1100)
+LAPTOP = (1280, 900)
 NARROW = (390, 1500)
 REFUSED = "OperationalError: [Errno 111] Connection refused"
 
@@ -124,6 +126,21 @@ class Browser:
         screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
 
+    def hurry(self) -> None:
+        """Let the list reload itself after moments instead of seconds, and count its turns."""
+        self.driver.execute_script("""
+            const box = document.getElementById('outbox-refresh'), setLater = window.setTimeout;
+            window.turns = 0;
+            window.setTimeout = (...what) => { window.turns += 1; return setLater(...what); };
+            box.dataset.seconds = 0.1;
+            box.dispatchEvent(new Event('change'));""")
+
+    def turns(self) -> int:
+        return int(self.driver.execute_script("return window.turns"))
+
+    def wait(self, condition: Callable[[], bool], message: str) -> None:
+        WebDriverWait(self.driver, 20, poll_frequency=0.05).until(lambda _: condition(), message)
+
     def picture(self, name: str) -> None:
         folder = os.environ.get("OUTBOX_SCREENSHOTS")
         if folder:
@@ -144,6 +161,7 @@ def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
     options.binary_location = programs.require("chromium")
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(programs.require("chromedriver"))
     driver = webdriver.Chrome(options=options, service=service)
     try:
@@ -218,15 +236,20 @@ def test_summary_numbers_in_light_dark_and_narrow(browser: Browser) -> None:
         browser.picture(name)
         assert browser.tiles() == {
             "In the outbox": "57", "Waiting": "35", "Scheduled": "2", "In flight": "11",
-            "Backing off": "9", "Failing": "9", "Dead letters": "8",
+            "Backing off": "9", "Failing": "9", "Dead letters": "8", "Published/min": "24,018",
         }  # fmt: skip
         assert "for up to" in browser.text
         _nothing_sticks_out(browser)
+    for name, look in {
+        "admin-dead-letters": {}, "admin-dead-letters-laptop": {"size": LAPTOP},
+        "admin-dead-letters-narrow": {"size": NARROW},
+    }.items():  # fmt: skip
+        browser.settings(**look)
+        browser.open(DEAD)
+        browser.picture(name)
+        assert len(browser.all(".action-select")) == 8
+        _nothing_sticks_out(browser)
     browser.settings()
-    assert ERROR in browser.text
-    browser.open(DEAD)
-    browser.picture("admin-dead-letters")
-    assert len(browser.all(".action-select")) == 8
     browser.open(OUTBOX)
     relays = browser.all(".outbox-panels:last-child .outbox-panel:last-child tbody tr")
     assert [row.text.split()[:2] for row in relays] == [
@@ -355,24 +378,83 @@ def test_the_page_of_relays(browser: Browser) -> None:
     for name, look in {
         "admin-relays": {"size": (1360, 640)},
         "admin-relays-dark": {"dark": True},
+        "admin-relays-narrow": {"size": NARROW},
     }.items():
         browser.settings(**look)
         browser.open(OUTBOX)
         browser.click(".outbox-verdict a")
         browser.picture(name)
+        _nothing_sticks_out(browser)
         assert len(browser.all("#result_list tbody tr")) == 7
         assert browser.texts(".field-slot")[:2] == ["0", "1"]
         assert browser.texts(".outbox-gone") == ["celery@old-1", "celery@web-6"]
         assert browser.all("#content .addlink, #content .deletelink, select[name=action]") == []
 
 
+def test_dead_letters_are_in_sight(browser: Browser) -> None:
+    relay("worker-1")
+    buried()
+    browser.settings(size=LAPTOP)
+    browser.log_in(person(superuser=True))
+    browser.open(DEAD)
+    assert browser.find(".outbox-summary").rect["height"] < 260
+
+
+def test_errors_are_in_sight_on_a_laptop_and_on_a_phone(browser: Browser) -> None:
+    backing_off()
+    relay("worker-1")
+    browser.log_in(person(superuser=True))
+    for size in (LAPTOP, NARROW):
+        browser.settings(size=size)
+        browser.open(OUTBOX)
+        assert browser.find("#result_list .outbox-error").rect["width"] >= 120
+        _nothing_sticks_out(browser)
+
+
+def test_the_switch_reloads_a_list_while_nothing_is_in_use(browser: Browser) -> None:
+    waiting()
+    relay("worker-1")
+    browser.log_in(person(superuser=True))
+    browser.open(OUTBOX)
+    assert not browser.find("#outbox-refresh").is_selected()
+    page = browser.find("html")
+    browser.hurry()
+    browser.find("#outbox-refresh").click()
+    browser.wait(lambda: _is_gone(page), "the list is not reloaded")
+    browser.find(".action-select").click()
+    page = browser.find("html")
+    browser.hurry()
+    browser.wait(lambda: browser.turns() > 3, "the list does not wait")
+    assert browser.find(".action-select").is_selected()
+    browser.find(".action-select").click()
+    browser.wait(lambda: _is_gone(page), "the list is not reloaded any more")
+    browser.open(DEAD)
+    assert browser.find("#outbox-refresh").is_selected()
+    browser.find("#outbox-refresh").click()
+    browser.open(OUTBOX)
+    assert not browser.find("#outbox-refresh").is_selected()
+
+
+def test_the_pages_run_no_inline_script(browser: Browser) -> None:
+    row = backing_off()
+    browser.log_in(person(superuser=True))
+    browser.driver.get_log("browser")
+    browser.open(OUTBOX)
+    browser.open("admin:celery_outbox_celeryoutbox_change", args=[row.pk])
+    assert [each["message"] for each in browser.driver.get_log("browser")] == []
+
+
 def _nothing_sticks_out(browser: Browser) -> None:
-    """The summary fits the screen; only Django's own table may scroll."""
+    """What is ours fits the screen, to the last column of the list."""
     script = """
-        const page = document.documentElement.clientWidth;
-        return [...document.querySelectorAll('.outbox-tile, .outbox-panel, .outbox-verdict')]
-            .filter(each => each.getBoundingClientRect().right > page + 1).length"""
-    assert browser.driver.execute_script(script) == 0
+        const right = each => each.getBoundingClientRect().right;
+        const page = document.documentElement.clientWidth, ours = '.outbox-tile, .outbox-panel,'
+            + ' .outbox-verdict, .outbox-actions, .outbox-text';
+        const cells = [...document.querySelectorAll('#result_list :is(th, td)')];
+        return [...document.querySelectorAll(ours)].filter(each => right(each) > page + 1)
+            .concat(cells.filter(each => right(each) > right(each.closest('.results')) + 1))
+            .map(each => each.className)"""
+    assert browser.driver.execute_script(script) == []
 
 
 def test_charts_are_drawn_and_described(browser: Browser) -> None:
@@ -413,6 +495,9 @@ def test_what_is_scheduled_in_light_dark_and_narrow(browser: Browser) -> None:
     }.items():  # fmt: skip
         browser.settings(**look)
         browser.open(OUTBOX, "?state=scheduled")
+        if "size" in look:
+            assert not browser.find(".outbox-panels").is_displayed()
+            browser.find(".outbox-details summary").click()
         browser.picture(name)
         shown = browser.all(".outbox-panel-scheduled .outbox-chart")
         assert [chart.text.split("\n")[0] for chart in shown] == [
@@ -495,6 +580,29 @@ def test_send_now_and_cancel_from_the_list_to_the_log(browser: Browser) -> None:
     assert "Send now." in browser.text
 
 
+def test_an_action_on_the_page_of_a_message(browser: Browser) -> None:
+    row = backing_off()
+    dead = buried()
+    browser.log_in(person(superuser=True))
+    for size in (NARROW, DESKTOP):
+        browser.settings(size=size)
+        browser.open("admin:celery_outbox_celeryoutbox_change", args=[row.pk])
+        _nothing_sticks_out(browser)
+    browser.click("button[value=retry_now]")
+    browser.click(".cancel-link")
+    assert CeleryOutbox.objects.get(pk=row.pk).due_at == row.due_at
+    browser.click("button[value=retry_now]")
+    browser.confirm()
+    assert "Due now: 1." in browser.text
+    assert CeleryOutbox.objects.get(pk=row.pk).due_at < row.due_at
+    assert browser.texts(".outbox-actions button") == ["Discard"]
+    browser.open("admin:celery_outbox_celeryoutboxdeadletter_change", args=[dead.pk])
+    browser.click("button[value=replay]")
+    browser.confirm()
+    assert "Back in the outbox: 1." in browser.text
+    assert CeleryOutbox.objects.count() == 2
+
+
 def test_go_back_does_nothing(browser: Browser) -> None:
     row = backing_off()
     browser.log_in(person(superuser=True))
@@ -557,5 +665,25 @@ def test_redacted_values_are_nowhere(browser: Browser) -> None:
         browser.open(page, args=args)
         assert project.CARD not in browser.driver.page_source
     browser.open(f"{name}_change", args=[row.pk])
-    browser.picture("admin-message")
     assert browser.text.count("[hidden]") >= 3
+
+
+def test_the_page_of_a_message_in_light_dark_and_narrow(browser: Browser) -> None:
+    expires = ahead(hours=30)
+    with transaction.atomic():
+        sent = project.charge_card.apply_async(
+            ("Zoë", project.CARD), {"card": project.CARD, "note": "für später …"},
+            queue="payments", priority=7, expires=expires,
+        )  # fmt: skip
+    failed = {"retries": 2, "last_error": ERROR, "updated_at": ago(minutes=2)}
+    CeleryOutbox.objects.filter(task_id=sent.id).update(due_at=ahead(minutes=6), **failed)
+    row = CeleryOutbox.objects.get(task_id=sent.id)
+    browser.log_in(person(superuser=True))
+    for look, name in (({}, ""), ({"dark": True}, "-dark"), ({"size": NARROW}, "-narrow")):
+        browser.settings(**look)
+        browser.open("admin:celery_outbox_celeryoutbox_change", args=[row.pk])
+        browser.picture(f"admin-message{name}")
+        assert "für später …" in browser.text
+        assert "payments" in browser.text
+        assert browser.texts(".outbox-actions button") == ["Retry now", "Discard"]
+        _nothing_sticks_out(browser)

@@ -149,10 +149,13 @@ PAGES = {
     "task name that nothing has": (OUTBOX, {"task_name": "no.such.task"}),
     "failing and task name": (OUTBOX, {"state": "failing", "task_name": "no.such.task"}),
     "task id": (OUTBOX, {"q": "c4ca4238a0b923820dcc509a6f75849b"}),
+    "a part of a name": (OUTBOX, {"q": "TASK_3"}),
+    "a part of a name that nothing has": (OUTBOX, {"q": "no.such", "state": "failing"}),
     "dead letters": (DEAD, {}),
     "dead letters by task name": (DEAD, {"task_name": "no.such.task"}),
     "failed tasks": (DEAD, {"kind": "task"}),
     "messages of a task that nothing has": (DEAD, {"kind": "message", "task_name": "no.such.task"}),
+    "dead letters by a part of a name": (DEAD, {"q": "no.such", "kind": "task"}),
     "dead letters by task id": (DEAD, {"q": "c4ca4238a0b923820dcc509a6f75849b"}),
 }
 
