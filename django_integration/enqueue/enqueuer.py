@@ -25,8 +25,8 @@ from django_integration.enqueue.after_commit import AfterCommit, after_commit
 from django_integration.enqueue.bulk import BulkBuffer, buffer_for
 from django_integration.enqueue.call_stack import (
     block_may_be_suspended,
+    is_in_hook,
     place_in_hook,
-    running_hooks,
 )
 from django_integration.enqueue.changes import Changes
 from django_integration.enqueue.hold import seconds_ahead
@@ -39,6 +39,8 @@ from django_integration.enqueue.transactions import is_command_line_call
 from django_integration.inbox.once import once_in
 from django_integration.store.base import DIALECTS
 from django_integration.store.session import is_open, own_wrapper, write_alias
+from django_integration.store.setup import refuse_without_tables
+from django_integration.upstream.django import is_in_own_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -207,21 +209,29 @@ class Enqueuer:
         """For `app.control.revoke()`: see `Changes.cancel`."""
         return self._changes.cancel(task_ids, in_doubt)
 
+    def is_buffered(self, connection: BaseDatabaseWrapper, task_ids: set[str]) -> bool:
+        """Whether one of the calls waits for the end of a bulk; ids as rows have them."""
+        innermost = self._buffer.get()
+        return innermost is not None and innermost.holds_any(connection, task_ids)
+
     def _write_buffered(self, connection: BaseDatabaseWrapper, task_ids: Sequence[str]) -> None:
         """Write the calls of the current bulk, so that those to be changed are in the table."""
         innermost = self._buffer.get()
         buffer = buffer_for(innermost, connection)
         if buffer is not None:
             buffer.flush(connection, write=True)
-        if innermost is not None and innermost.holds_any(connection, set(map(stored_id, task_ids))):
+        if self.is_buffered(connection, set(map(stored_id, task_ids))):
             raise OutboxError(STILL_BUFFERED)
 
     def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
         if connection.in_atomic_block:  # nearly every call; the other checks cost more
+            if is_in_own_block(connection):
+                return
+        elif is_open(connection):
             return
-        if is_open(connection) or self.in_beat:
+        if self.in_beat:
             return
-        if running_hooks():  # its transaction is committed: refusing the call would lose it
+        if is_in_hook():  # its transaction is committed: refusing the call would lose it
             self._warn_of_hook(task_name)
             return
         if self._app.current_worker_task or is_command_line_call():
@@ -283,6 +293,9 @@ class Enqueuer:
                 insert(connection, rows, notify=notify, soon=self.settings.soon)
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
+        except Error as error:
+            refuse_without_tables(connection, error)
+            raise
         if signals.outbox_message_created.has_listeners(self._sender):
             signals.emit_created(rows, self._sender)
         due_in = 0.0 if held < len(rows) else min(seconds_ahead(row.when) for row in rows)
@@ -290,8 +303,12 @@ class Enqueuer:
 
     def _write_keyed(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         """Write rows with keys. Those that are dropped for a row that waits are not reported."""
-        with self.settings.recorders.storing(rows):
-            stored = store_keyed(connection, rows, partial(insert, connection))
+        try:
+            with self.settings.recorders.storing(rows):
+                stored = store_keyed(connection, rows, partial(insert, connection))
+        except Error as error:
+            refuse_without_tables(connection, error)
+            raise
         if stored:
             hook = after_commit(connection, self._committed)
             due_in = min(seconds_ahead(row.when) for row in stored)

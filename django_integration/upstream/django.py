@@ -6,6 +6,8 @@ Reads Django's state; only `watch_statements()` and `new_connection()` change an
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
@@ -53,6 +55,12 @@ def last_commit_hook(connection: BaseDatabaseWrapper) -> Any:
     return hook if savepoints == set(connection.savepoint_ids) else None
 
 
+def commit_hooks(connection: BaseDatabaseWrapper) -> list[Any]:
+    """The on_commit hooks of the open transaction; those of blocks that ended in a rollback are
+    gone."""
+    return [hook for _, hook, *_ in connection.run_on_commit]
+
+
 def will_roll_back(connection: BaseDatabaseWrapper) -> bool:
     """Whether the atomic block is broken: Django allows no statement until it is rolled back."""
     return connection.in_atomic_block and connection.needs_rollback
@@ -61,6 +69,24 @@ def will_roll_back(connection: BaseDatabaseWrapper) -> bool:
 def is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
     """Whether a Django `TestCase` is running in a transaction of this connection."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def is_in_own_block(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the code under test is in an atomic block of its own, as for `atomic(durable=True)`.
+
+    Those of a `TestCase` are outside all others, so that the innermost one tells.
+    """
+    return not connection.atomic_blocks[-1]._from_testcase
+
+
+def code_that_runs_hooks() -> tuple[CodeType, ...]:
+    """One is on the call stack while on_commit hooks run, those that a `TestCase` has captured
+    included."""
+    tests = sys.modules.get("django.test.testcases")
+    if tests is None:  # never imported here: it is large
+        return (RUN_COMMIT_HOOKS,)
+    capture = inspect.unwrap(tests.TestCase.captureOnCommitCallbacks)
+    return RUN_COMMIT_HOOKS, capture.__code__
 
 
 # -- connections ---------------------------------------------------------------------------------
