@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from celery import Celery, _state
+from celery import Celery
 from django.core.checks import Tags, registry
 from django.test.utils import modify_settings, override_settings
 
@@ -21,9 +20,10 @@ from django_integration.checks import (
     check_settings,
     check_shared_tasks,
 )
+from tests.proj.current import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 BAD = object()
 WRONG = {
@@ -167,7 +167,7 @@ def test_a_package_that_is_not_installed_is_reported() -> None:
 def test_shared_tasks_of_another_app_are_reported() -> None:
     ours = OutboxCelery("ours", set_as_current=False)
     other = Celery("other", set_as_current=False)
-    with current(ours, default=ours):
+    with current(ours):
         assert check_shared_tasks() == []
     for app, default in ((other, ours), (ours, other)):
         with current(app, default):
@@ -175,18 +175,6 @@ def test_shared_tasks_of_another_app_are_reported() -> None:
         assert message.id == "celery_outbox.W006"
         assert "they use the app 'other'" in message.msg
         assert "from proj.celery import app as celery_app" in str(message.hint)
-
-
-@contextmanager
-def current(app: Celery, default: Celery) -> Iterator[None]:
-    """As Celery's current app and its default app."""
-    before = _state._tls.current_app, _state.default_app
-    app.set_current()
-    default.set_default()
-    try:
-        yield
-    finally:
-        _state._tls.current_app, _state.default_app = before
 
 
 @pytest.mark.parametrize("name", FORMER)
