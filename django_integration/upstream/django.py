@@ -76,7 +76,8 @@ def is_in_own_block(connection: BaseDatabaseWrapper) -> bool:
 
     Those of a `TestCase` are outside all others, so that the innermost one tells.
     """
-    return not connection.atomic_blocks[-1]._from_testcase
+    innermost: Any = connection.atomic_blocks[-1]
+    return not innermost._from_testcase
 
 
 def code_that_runs_hooks() -> tuple[CodeType, ...]:

@@ -111,9 +111,7 @@ def test_a_call_after_the_captured_hooks_is_no_hook(strict: Any) -> None:
 
 
 def test_a_running_task_needs_none(strict: Any) -> None:
-    task = strict._get_current_object()
-
-    @task.app.task(name="enqueue.caller", shared=False)
+    @strict.app.task(name="enqueue.caller", shared=False)
     def caller() -> None:
         strict.delay(1)
 
