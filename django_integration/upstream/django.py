@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from django.conf import Settings
@@ -30,6 +31,10 @@ RUN_COMMIT_HOOKS: CodeType = BaseDatabaseWrapper.run_and_clear_commit_hooks.__co
 """On the call stack while on_commit hooks run; Django keeps no record of that."""
 ATOMIC: tuple[CodeType, ...] = (Atomic.__enter__.__code__, Atomic.__exit__.__code__)
 """One is on the call stack while `atomic()` creates, releases or rolls back to its savepoint."""
+
+is_of_testcase: Callable[[Any], bool] = attrgetter("_from_testcase")
+"""Whether an atomic block is one that a Django `TestCase` has put around its tests. No function of
+ours, because every call asks."""
 
 
 def decorated_by_atomic(frame: FrameType) -> Any:
@@ -69,15 +74,6 @@ def will_roll_back(connection: BaseDatabaseWrapper) -> bool:
 def is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
     """Whether a Django `TestCase` is running in a transaction of this connection."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
-
-
-def is_in_own_block(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the code under test is in an atomic block of its own, as for `atomic(durable=True)`.
-
-    Those of a `TestCase` are outside all others, so that the innermost one tells.
-    """
-    innermost: Any = connection.atomic_blocks[-1]
-    return not innermost._from_testcase
 
 
 def code_that_runs_hooks() -> tuple[CodeType, ...]:
