@@ -211,7 +211,8 @@ def replay(
             "Replaying", found, lambda progress: operate.replay(app, which, progress, limit)
         )
         output.print_result({"replayed": done}, f"{counted(done, 'dead letter')} replayed")
-    _refuse_missing(ctx, missing)
+    if missing:
+        click.echo(NOT_DEAD.format(", ".join(map(str, missing))), err=True)
 
 
 @outbox.command(cls=OutboxCommand)
@@ -283,13 +284,6 @@ def _print_fates(
         for task_id, fate in of_all.items():
             output.print_line(f"{task_id}: {FATES[fate]}")
     if "not_waiting" in of_all.values():
-        ctx.exit(1)
-
-
-def _refuse_missing(ctx: click.Context, ids: list[int]) -> None:
-    """Status 1, although those that were found are replayed."""
-    if ids:
-        click.echo(NOT_DEAD.format(", ".join(map(str, ids))), err=True)
         ctx.exit(1)
 
 

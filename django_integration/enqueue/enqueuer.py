@@ -40,7 +40,7 @@ from django_integration.inbox.once import once_in
 from django_integration.store.base import DIALECTS
 from django_integration.store.session import is_open, own_wrapper, write_alias
 from django_integration.store.setup import refuse_without_tables
-from django_integration.upstream.django import is_of_testcase
+from django_integration.upstream.django import atomic_blocks, is_of_testcase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -226,7 +226,7 @@ class Enqueuer:
     def _check_transaction(self, connection: BaseDatabaseWrapper, task_name: str) -> None:
         if connection.in_atomic_block:  # nearly every call; the other checks cost more
             # Blocks of a TestCase are outside all others. As for `atomic(durable=True)`.
-            if not is_of_testcase(connection.atomic_blocks[-1]):
+            if not is_of_testcase(atomic_blocks(connection)[-1]):
                 return
         elif is_open(connection):
             return

@@ -32,9 +32,11 @@ RUN_COMMIT_HOOKS: CodeType = BaseDatabaseWrapper.run_and_clear_commit_hooks.__co
 ATOMIC: tuple[CodeType, ...] = (Atomic.__enter__.__code__, Atomic.__exit__.__code__)
 """One is on the call stack while `atomic()` creates, releases or rolls back to its savepoint."""
 
+atomic_blocks: Callable[[BaseDatabaseWrapper], list[Any]] = attrgetter("atomic_blocks")
+"""The atomic blocks that a connection is in, the outermost first."""
 is_of_testcase: Callable[[Any], bool] = attrgetter("_from_testcase")
-"""Whether an atomic block is one that a Django `TestCase` has put around its tests. No function of
-ours, because every call asks."""
+"""Whether an atomic block is one that a Django `TestCase` has put around its tests. Like the other
+one no function of ours, because every call asks."""
 
 
 def decorated_by_atomic(frame: FrameType) -> Any:

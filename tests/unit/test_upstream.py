@@ -487,10 +487,10 @@ def test_the_transaction_of_a_testcase_is_known(connection: DatabaseWrapper) -> 
     block._from_testcase = True
     with block:
         assert our_django.is_in_testcase(connection), DJANGO
-        assert our_django.is_of_testcase(connection.atomic_blocks[-1]), DJANGO
+        assert our_django.is_of_testcase(our_django.atomic_blocks(connection)[-1]), DJANGO
         with atomic():
             assert our_django.is_in_testcase(connection), DJANGO
-            assert not our_django.is_of_testcase(connection.atomic_blocks[-1]), DJANGO
+            assert not our_django.is_of_testcase(our_django.atomic_blocks(connection)[-1]), DJANGO
     assert "._from_testcase = True" in inspect.getsource(testcases.TestCase), DJANGO
 
 
