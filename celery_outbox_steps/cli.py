@@ -23,11 +23,13 @@ from celery_outbox_steps.status_text import (
     scheduled_text,
     status_text,
 )
+from celery_outbox_steps.worker import control  # noqa: F401  `celery inspect` must know our commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+NOT_DEAD = "No dead letter that matches has the id {}."
 MORE = "There are more than these {}: use a larger --limit."
 STDOUT = "celery_outbox_steps.cli.stdout"
 """Key in click's `Context.meta` of the file that a command writes to, if not sys.stdout."""
@@ -199,15 +201,18 @@ def replay(
     older_than, newer_than = (arguments.seconds_since(moment) for moment in (until, since))
     which = DeadLetters(tuple(ids) or None, task_name, older_than, newer_than, kind)
     found = operate.count_dead_letters(app, which, limit)
+    missing = operate.without_dead_letter(app, which)
     if dry_run:
         output.print_result(
             {"matching": found}, f"{counted(found, 'dead letter')} would be replayed"
         )
-        return
-    done = output.with_progress(
-        "Replaying", found, lambda progress: operate.replay(app, which, progress, limit)
-    )
-    output.print_result({"replayed": done}, f"{counted(done, 'dead letter')} replayed")
+    else:
+        done = output.with_progress(
+            "Replaying", found, lambda progress: operate.replay(app, which, progress, limit)
+        )
+        output.print_result({"replayed": done}, f"{counted(done, 'dead letter')} replayed")
+    if missing:
+        click.echo(NOT_DEAD.format(", ".join(map(str, missing))), err=True)
 
 
 @outbox.command(cls=OutboxCommand)

@@ -144,6 +144,15 @@ def replay(
     return total
 
 
+def without_dead_letter(app: Any, which: DeadLetters) -> list[int]:
+    """Those of the selected ids that no dead letter has in any database."""
+    wanted = set(which.ids or ())
+    for store in load_stores(app) if wanted else ():
+        with _closing(store):
+            wanted -= {each.id for each in store.list_dead_letters(which, len(which.ids or ()))}
+    return sorted(wanted)
+
+
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
     """What a purge deletes, beside expired entries of the inbox. None: nothing of that kind."""

@@ -310,6 +310,24 @@ SETTINGS = (
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
+_NOT_HERE = "It has no counterpart here. Remove it."
+_STATSD = "Use MONITORING_STATSD_HOST, _PORT, _PREFIX and _TAGS instead."
+FORMER = {
+    "STALE_TIMEOUT_SECONDS": "Use CELERY_OUTBOX_STALE_TIMEOUT instead.",
+    "PII_REDACTOR": "Use CELERY_OUTBOX_REDACTOR instead.",
+    "MONITORED_TASKS": "Use CELERY_OUTBOX_METRICS_TASK_NAMES instead.",
+    "DISABLE_TASK_NAME_TAGS": "Use CELERY_OUTBOX_METRICS_TASK_NAMES = [] instead.",
+    "LOG_EXCEPTION_TRACEBACK": _NOT_HERE,
+    "STRUCTLOG_ENABLED": "Use CELERY_OUTBOX_STRUCTLOG_CONTEXT_KEYS = [] to store no variable.",
+    "STRUCTLOG_FILTER_KEYS": "Name the variables to store in CELERY_OUTBOX_STRUCTLOG_CONTEXT_KEYS.",
+    "STATSD_HOST": _STATSD,
+    "STATSD_PORT": _STATSD,
+    "STATSD_PREFIX": _STATSD,
+    "STATSD_TAGS": _STATSD,
+}
+"""Settings of django-celery-outbox, by their names without prefix, and what to do with each. The
+nearest name would be a wrong one: EXCLUDE_TASKS for MONITORED_TASKS."""
+
 
 def read(conf: Mapping[str, Any], name: str) -> Any:
     """The validated value of one setting from a Celery configuration."""
@@ -345,6 +363,9 @@ def refuse_unknown(names: Iterable[Any]) -> None:
 
 def meant_by(name: str) -> str:
     """The hint in an error about an unknown name."""
+    former = FORMER.get(_own(name))
+    if former:
+        return f"It is a setting of django-celery-outbox. {former}"
     known = nearest(name)
     return f"Did you mean {known}?" if known else "The reference lists all settings."
 
@@ -353,8 +374,12 @@ def nearest(name: str) -> str | None:
     """The known setting that an unknown `CELERY_OUTBOX_*` name was probably meant to be."""
     # Without the prefix, which would make all names similar.
     known = {setting.name.upper(): setting.django_name for setting in SETTINGS}
-    own = name.removeprefix("CELERY_OUTBOX_")
-    return next((known[each] for each in difflib.get_close_matches(own, known, 1, 0.5)), None)
+    found = difflib.get_close_matches(_own(name), known, 1, 0.5)
+    return known[found[0]] if found else None
+
+
+def _own(name: str) -> str:
+    return name.removeprefix("CELERY_OUTBOX_")
 
 
 def _default(name: str) -> Any:

@@ -15,29 +15,32 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from celery import Celery, signals
 from django.apps import apps
+from django.core.checks import CheckMessage, register
+from django.core.checks import Error as CheckError
 from django.core.signals import setting_changed
 from django.db import Error, InterfaceError, OperationalError
 from kombu.exceptions import OperationalError as BrokerError
 from kombu.utils.objects import cached_property
 
-from celery_outbox_steps.errors import describe
+from celery_outbox_steps.errors import StoreNotReady, describe
 from celery_outbox_steps.messages import ETA_HEADER
 from celery_outbox_steps.observe.log import log
-from celery_outbox_steps.worker.options import install
+from celery_outbox_steps.worker.options import add_step, install
 from django_integration.celery_hooks.fast_settings import install_fast_settings, with_fast_lookup
-from django_integration.celery_hooks.result_backends import stay_offline
+from django_integration.celery_hooks.other_apps import watch_other_apps
+from django_integration.celery_hooks.result_backends import refuse_endless_waits, stay_offline
 from django_integration.celery_hooks.tasks import (
     OutboxTaskRegistry,
     bypasses_outbox,
     bypassing_outbox,
     extend_registry,
 )
-from django_integration.conf import DjangoDefaults
+from django_integration.conf import NOT_INSTALLED, DjangoDefaults, is_installed
 from django_integration.enqueue.capture import CapturingProducer
 from django_integration.enqueue.hold import when_of, without_time
 from django_integration.enqueue.keys import KEY, ON_CONFLICT, drop_key, take_key, wanted_key
 from django_integration.keys import stored_key
-from django_integration.schema import Key
+from django_integration.schema import APP_LABEL, Key
 from django_integration.upstream.celery import DjangoTaskByDefault, registry_of
 
 if TYPE_CHECKING:
@@ -68,6 +71,8 @@ class OutboxCelery(DjangoTaskByDefault):
             self._on_configured(self.conf)
         setting_changed.connect(self._on_setting_changed)
         install(self)
+        add_step(self)
+        watch_other_apps(OutboxCelery)
         for beat_starts in (signals.beat_init, signals.beat_embedded_init):
             # Older Celery treats the same method of two apps as one receiver.
             beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
@@ -148,10 +153,12 @@ class OutboxCelery(DjangoTaskByDefault):
 
     @property
     def backend(self) -> Any:
-        """As Celery's, but a call makes it neither connect nor subscribe."""
+        """As Celery's, but a call makes it neither connect nor subscribe, and a wait that could not
+        end is refused."""
         backend = super().backend
         if "on_task_call" not in vars(backend):  # not prepared yet
             stay_offline(backend)
+            refuse_endless_waits(backend)
         return backend
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +191,7 @@ class OutboxCelery(DjangoTaskByDefault):
             if when is not None and not settings.excludes(name):
                 try:
                     return self._store_apart(name, using, args, kwargs, when)
-                except Error as exc:
+                except (Error, StoreNotReady) as exc:
                     log("celery_outbox_retry_not_held", name, describe(exc), task_name=name)
             try:
                 return super().send_task(*args, **kwargs)
@@ -192,7 +199,7 @@ class OutboxCelery(DjangoTaskByDefault):
                 when = when_of(kwargs, settings.hold)
                 try:
                     return self._store_apart(name, using, args, kwargs, when)
-                except Error:
+                except (Error, StoreNotReady):
                     raise broker_error from None
 
     def _store_apart(
@@ -243,6 +250,14 @@ class OutboxCelery(DjangoTaskByDefault):
     def _forget_settings(self) -> None:
         if "outbox" in vars(self):
             self.outbox.forget_settings()
+
+
+@register(APP_LABEL)
+def check_installed(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """Here, because Django imports `checks.py` only if the app is installed."""
+    hint = 'INSTALLED_APPS += ["django_integration"], and run: python manage.py migrate'
+    found = CheckError(f"{NOT_INSTALLED}.", hint=hint, id="celery_outbox.E008")
+    return [] if is_installed() else [found]
 
 
 def _forget_last_eta(options: dict[str, Any]) -> None:

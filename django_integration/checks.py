@@ -7,10 +7,13 @@ module turns its errors into Django's messages. Ids are stable: one per kind of 
     E001 an invalid value                E004 a database alias that does not exist
     E002 a setting that does not exist   E005 settings that contradict each other
     E003 a path that can't be imported   E006 an outbox in tenant schemas
+    E007 a relay without its bootstep    E008 the app is not installed: see `app.py`
+    E009 a table of another package that is in the way of the migrations
     W001 unapplied migrations            W002 a database that a relay can't work on
     W003 LISTEN does not work: the relay will poll
     W004 a task with @once that Celery acknowledges too early
     W005 a task with @once in a database whose inbox is never purged
+    W006 calls of @shared_task that bypass the outbox
 """
 
 from __future__ import annotations
@@ -27,26 +30,42 @@ from django.db.migrations.executor import MigrationExecutor
 
 from celery_outbox_steps.errors import ConfigurationError, StoreError
 from celery_outbox_steps.settings import SETTINGS, RelayConfig, Setting, meant_by, read, unknown
-from django_integration.conf import celery_app, django_settings
+from celery_outbox_steps.worker.options import ADD_THE_STEP, has_step
+from django_integration.app import OutboxCelery
+from django_integration.conf import celery_app, django_settings, is_imported_by_project
 from django_integration.inbox.once import Protection, protection_of
-from django_integration.models import APP_LABEL
+from django_integration.schema import APP_LABEL, OUTBOX
 from django_integration.store.session import write_alias
+from django_integration.store.setup import others_table
 from django_integration.tenancy import HINT, wrong_settings
+from django_integration.upstream.celery import app_of_shared_tasks, default_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 TAG = "celery_outbox"
 CORRECT_PATH = "Correct the path, or install the package that it names."
+REMOVE_THE_TABLES = (
+    "If it is that of django-celery-outbox, publish what is in it and remove its tables, while that"
+    " package is still installed: python manage.py migrate django_celery_outbox zero"
+)
+IMPORT_THE_APP = """Import your app in the __init__.py of the project:
+
+    from proj.celery import app as celery_app
+
+    __all__ = ("celery_app",)
+
+If the project has several Celery apps, create the OutboxCelery last, and call app.set_default()."""
 
 
 @register(TAG)
 def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
     """Check every `CELERY_OUTBOX_*` setting; the Celery app's own values take precedence."""
     try:
-        conf = celery_app().conf
+        app = celery_app()
     except ConfigurationError as exc:
         return [Error(str(exc), hint=CORRECT_PATH, id="celery_outbox.E003")]
+    conf = app.conf
     values = {**django_settings(), **{name: conf[name] for name in conf if _is_ours(name)}}
     found = [*_unknown(values), *_bad_values(values)]
     return found or [
@@ -54,7 +73,22 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # 
         *_unknown_databases(values),
         *_contradictions(values),
         *_tenant_schemas(),
+        *_missing_step(app, values),
     ]
+
+
+@register(TAG)
+def check_shared_tasks(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """Check that calls of `@shared_task` use an `OutboxCelery`, in this thread and in others."""
+    try:
+        app = celery_app()
+    except ConfigurationError:
+        return []  # `check_settings` reports it
+    if not is_imported_by_project(app):
+        return [_bypassed("nothing imports the app of CELERY_OUTBOX_APP")]
+    in_use = [each for each in (app_of_shared_tasks(), default_app()) if each is not None]
+    others = [each.main for each in in_use if not isinstance(each, OutboxCelery)]
+    return [_bypassed(f"they use the app {name!r}, no OutboxCelery") for name in others[:1]]
 
 
 @register(TAG)
@@ -188,8 +222,32 @@ def _tenant_schemas() -> Iterator[CheckMessage]:
         )
 
 
+def _missing_step(app: Any, values: dict[str, Any]) -> Iterator[CheckMessage]:
+    if values.get("outbox_relay") and not has_step(app):
+        yield Error(
+            "CELERY_OUTBOX_RELAY is on, but the Celery app lacks the relay's bootstep.",
+            hint=ADD_THE_STEP,
+            id="celery_outbox.E007",
+        )
+
+
+def _bypassed(why: str) -> CheckMessage:
+    return Warning(
+        f"Calls of @shared_task bypass the outbox: {why}.",
+        hint=IMPORT_THE_APP,
+        id="celery_outbox.W006",
+    )
+
+
 def _check_database(alias: str, *, notify: bool) -> Iterator[CheckMessage]:
     if _has_unapplied_migrations(alias):
+        if others_table(connections[alias]):
+            yield Error(
+                f"Database {alias!r} has a table {OUTBOX} of another package.",
+                hint=REMOVE_THE_TABLES,
+                id="celery_outbox.E009",
+            )
+            return
         if _is_migrating():
             return  # `migrate` runs the checks before it applies migrations
         yield Warning(

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_outbox_steps.settings import BY_NAME
+from django.apps import apps
 
+from celery_outbox_steps.settings import BY_NAME
+from django_integration.schema import APP_LABEL
+from django_integration.upstream.celery import app_of_shared_tasks
+
+NOT_INSTALLED = 'INSTALLED_APPS has no "django_integration"'
 MONITORING = (
     "MONITORING_METRICS_ENABLED",
     "MONITORING_STATSD_HOST",
@@ -18,6 +23,11 @@ MONITORING = (
     "MONITORING_STATSD_PREFIX",
     "MONITORING_STATSD_TAGS",
 )
+
+
+def is_installed() -> bool:
+    """Whether the project's INSTALLED_APPS has this package, once Django is set up."""
+    return APP_LABEL in apps.app_configs
 
 
 def django_settings() -> dict[str, Any]:
@@ -71,7 +81,18 @@ def celery_app() -> Any:
     from celery import current_app
     from django.conf import settings
 
+    before = app_of_shared_tasks()
     found = BY_NAME["app"].load(getattr(settings, "CELERY_OUTBOX_APP", None))
     if found is None:
         return current_app._get_current_object()
+    if app_of_shared_tasks() is not before:
+        _imported_here.append(found)
     return found
+
+
+_imported_here: list[Any] = []
+
+
+def is_imported_by_project(app: Any) -> bool:
+    """Whether the project has imported its app before `celery_app()` did."""
+    return all(app is not each for each in _imported_here)

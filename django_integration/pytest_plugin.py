@@ -5,6 +5,8 @@
     fake_relay         relay them with the real relay, to a broker that records, or fails on request
     drain_outbox       run them in the test, with every task that they call
 
+    outbox_require_transaction   calls outside the code's own transactions raise
+
 pytest loads this module in every environment that has the package, so it imports neither Django nor
 Celery: a fixture does, on first use. `django_integration.testing` does the work.
 """
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from django_integration.testing import Drain, FakeRelay, Outbox, TaskSent
 
 
@@ -74,3 +78,14 @@ def drain_outbox(_celery_outbox: Outbox) -> Drain:
     from django_integration.testing import Drain
 
     return Drain(_celery_outbox)
+
+
+@pytest.fixture
+def outbox_require_transaction() -> Iterator[None]:
+    """A call outside `transaction.atomic()` raises `TransactionRequired`; the transaction around a
+    Django test does not count. For all tests: `usefixtures = outbox_require_transaction` in the
+    configuration of pytest."""
+    from django.test import override_settings
+
+    with override_settings(CELERY_OUTBOX_REQUIRE_TRANSACTION=True):
+        yield

@@ -207,6 +207,15 @@ CALLER_EVENTS = {
         "one, because an error could end a chain.",
         ("task_name",),
     ),
+    "celery_outbox_bypassed": Event(
+        WARNING,
+        "calls of @shared_task go to the app %r, which is no OutboxCelery. Logged once.",
+        "Another app than the `OutboxCelery` is Celery's current app, or its default app, which "
+        "threads use that have not created one. Calls of `@shared_task` use that app, and go "
+        "to the broker directly: create the `OutboxCelery` last, and call `app.set_default()`; or "
+        "create the other app with `set_as_current=False`. Logged once per process.",
+        ("app_name",),
+    ),
     "celery_outbox_retry_not_held": Event(
         WARNING,
         "a retry of %s goes to the broker with its eta: %s",

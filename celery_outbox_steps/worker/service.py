@@ -322,7 +322,7 @@ class RelayService:
             self._wait_for_change(pause)
         else:
             failures, self._failures = self._failures, 0
-            if failures:
+            if failures and not self._stopping.is_set():  # closing a lost session is no recovery
                 self._report(self.journal.recovered, failures)
 
     def _report(self, event: Callable[..., None], *args: Any, **fields: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from celery_outbox_steps.worker import control  # noqa: F401  registers the remote control commands
+from celery_outbox_steps.worker.options import STEP_NAME
 from celery_outbox_steps.worker.startup import announce, apply_flags, build_relays
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ COLD_SHUTDOWN = 2.0
 
 
 class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """`app.steps["worker"].add(OutboxRelayStep)`; active with `--outbox-relay`."""
+    """`app.steps["worker"].add(OutboxRelayStep)`; active with `--outbox-relay`.
 
-    name = "OutboxRelay"
+    An `OutboxCelery` has it already; to add it again changes nothing.
+    """
+
+    name = STEP_NAME
     # After the pool has forked its first children, before the consumer is built.
     requires = ("celery.worker.components:Pool",)
     conditional = True

@@ -3,6 +3,7 @@
 The Redis and rpc backends subscribe to each result as soon as a task is called, or as soon as a
 group or chain is built. That is too early for a call that must work while they are unavailable. A
 result that arrives before its subscription is not missed: waiting for a result first looks it up.
+A wait that could not end, because the caller has not committed the call, is refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 from typing import Any
 
 from django_integration.enqueue.capture import CapturingProducer
+from django_integration.enqueue.uncommitted import refuse_to_wait
 from django_integration.upstream.celery import task_join_will_block
 
 
@@ -19,6 +21,25 @@ def stay_offline(backend: Any) -> None:
     backend.on_task_call = _unless_captured(backend)
     if hasattr(backend, "result_consumer"):
         _subscribe_late(backend.result_consumer)
+
+
+def refuse_endless_waits(backend: Any) -> None:
+    """Check what is waited for first.
+
+    Every kind of result waits in one of these two methods of its backend, and a set of results in
+    the second, if the backend has its own way for sets.
+    """
+    for name in ("wait_for_pending", "iter_native"):
+        setattr(backend, name, _after_a_check(backend.app, getattr(backend, name)))
+
+
+def _after_a_check(app: Any, wait: Any) -> Any:
+    @functools.wraps(wait)
+    def call(result: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_to_wait(app, result)
+        return wait(result, *args, **kwargs)
+
+    return call
 
 
 def _unless_captured(backend: Any) -> Any:

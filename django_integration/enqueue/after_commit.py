@@ -9,10 +9,10 @@ relay finds later rows by polling. `Enqueuer` creates the hooks and does the wor
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from django_integration.upstream.django import last_commit_hook
+from django_integration.upstream.django import commit_hooks, last_commit_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_integration.enqueue.rows import Row
+
+REMEMBERED = 1000
+"""Of how many calls a block keeps the ids: enough for one that waits for its last calls."""
 
 
 class AfterCommit:
@@ -29,6 +32,8 @@ class AfterCommit:
         self.run = run
         self.connection = connection
         self.names: Counter[str] = Counter()
+        self.task_ids: deque[str] = deque(maxlen=REMEMBERED)
+        """The ids of the last rows."""
         self.notified = False
         """Whether one of the calls sent a NOTIFY. One is enough for all of them."""
         self.registered = self.ran = False
@@ -40,6 +45,7 @@ class AfterCommit:
     def add(self, rows: list[Row], *, notified: bool, due_in: float) -> None:
         for row in rows:
             self.names[row.task_name] += 1
+            self.task_ids.append(row.task_id)
         self.notified = self.notified or notified
         self.first_due = min(self.first_due, time.monotonic() + due_in)
         if not self.registered and _has_hooks(self.connection):
@@ -62,6 +68,15 @@ def after_commit(
     if isinstance(last, AfterCommit) and last.run == run and not last.ran:
         return last
     return AfterCommit(run, connection)
+
+
+def uncommitted(connection: BaseDatabaseWrapper, task_ids: set[str]) -> set[str]:
+    """Those of the tasks that the open transaction has stored, as far as it remembers them."""
+    found: set[str] = set()
+    for hook in commit_hooks(connection):
+        if isinstance(hook, AfterCommit):
+            found |= task_ids.intersection(hook.task_ids)
+    return found
 
 
 def run_after_commit(connection: BaseDatabaseWrapper, function: Callable[[], None]) -> None:

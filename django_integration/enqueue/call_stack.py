@@ -11,7 +11,12 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
-from django_integration.upstream.django import ATOMIC, RUN_COMMIT_HOOKS, decorated_by_atomic
+from django_integration.upstream.django import (
+    ATOMIC,
+    RUN_COMMIT_HOOKS,
+    code_that_runs_hooks,
+    decorated_by_atomic,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -35,16 +40,27 @@ def running_hooks() -> int:
     return count
 
 
+def is_in_hook() -> bool:
+    """Whether an on_commit hook makes the current call, also one that a `TestCase` runs."""
+    runs_hooks = code_that_runs_hooks()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in runs_hooks:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def place_in_hook() -> str:
     """Where an on_commit hook makes the current call: "at", and file and line.
 
     If the hook is the call itself, as in `on_commit(task.delay)`, it can be found only by the
     transaction that was committed: "of the transaction at", or "in" a function or view.
     """
-    where = "at"
+    where, runs_hooks = "at", code_that_runs_hooks()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is RUN_COMMIT_HOOKS:
+        if frame.f_code in runs_hooks:
             where = "of the transaction at"
         elif not _is_library(frame.f_globals.get("__name__")):
             return f"{where} {frame.f_code.co_filename}:{frame.f_lineno}"

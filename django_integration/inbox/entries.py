@@ -13,12 +13,13 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import Error, ProgrammingError, connections, transaction
+from django.db import Error, connections, transaction
 
-from celery_outbox_steps.errors import OutboxError, StoreNotReady
+from celery_outbox_steps.errors import OutboxError
 from django_integration.schema import INBOX, NOW
-from django_integration.store.base import DIALECTS, missing_migrations
+from django_integration.store.base import DIALECTS
 from django_integration.store.session import is_open, own_wrapper
+from django_integration.store.setup import refuse_without_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,8 +131,7 @@ def _begin(
         except Error as error:  # noqa: PERF203  it is repeated because of the error
             if again and DIALECTS[connection.vendor].is_lock_conflict(error):
                 continue
-            if again and _may_lack_table(error):
-                _refuse_without_table(connection)
+            refuse_without_tables(connection, error)
             raise
 
 
@@ -182,14 +182,3 @@ def _committed_result(entry: Entry) -> StoredResult | None:
             with connection.cursor() as cursor:
                 cursor.execute(dialect.wait_briefly)
         return _enter(connection, entry)
-
-
-def _may_lack_table(error: Error) -> bool:
-    return isinstance(error, ProgrammingError) or "no such table" in str(error)
-
-
-def _refuse_without_table(connection: BaseDatabaseWrapper) -> None:
-    """Raise an error that names the command, if the migrations did not run."""
-    problem = missing_migrations(connection)
-    if problem:
-        raise StoreNotReady(f"database {connection.alias!r}: {problem}")

@@ -13,6 +13,7 @@ from celery_outbox_steps.settings import read
 from django_integration.conf import add_monitoring_settings
 from django_integration.store.base import DjangoStore
 from django_integration.store.session import outbox_aliases
+from django_integration.store.setup import refuse_without_django
 from django_integration.tenancy import refuse_tenant_schemas
 from django_integration.upstream.django import is_in_testcase
 
@@ -24,6 +25,7 @@ __all__ = ["DjangoStore", "stores"]
 
 def stores(app: Any) -> list[DjangoStore]:
     """One Store per alias in `outbox_databases`; by default for the alias the router writes to."""
+    refuse_without_django()
     refuse_tenant_schemas()
     conf = app.conf
     add_monitoring_settings(conf)

@@ -16,7 +16,6 @@ from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
-from django_integration.schema import MESSAGE_COLUMNS, OUTBOX, TABLES
 from django_integration.store import maintenance, stats, waiting
 from django_integration.store.dialect import ClaimRequest, Dialect, LeasedRow
 from django_integration.store.failed_tasks import insert_failed_task
@@ -26,6 +25,7 @@ from django_integration.store.mysql import MySQL
 from django_integration.store.next_due import NextDue
 from django_integration.store.postgresql import PostgreSQL
 from django_integration.store.session import Session
+from django_integration.store.setup import missing_migrations
 from django_integration.store.sqlite import SQLite
 from django_integration.store.watermark import Start, Watermark
 from django_integration.store.writes import Writes
@@ -284,24 +284,6 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
             f"database {alias!r}: the outbox needs PostgreSQL, MySQL, MariaDB or SQLite,"
             f" not {vendor}"
         ) from None
-
-
-def missing_migrations(wrapper: BaseDatabaseWrapper) -> str:
-    """What the migrations have not made yet, and what to do about it; empty if they have run."""
-    missing = _missing_parts(wrapper)
-    migrate = f"python manage.py migrate --database={wrapper.alias} celery_outbox"
-    return f"no {missing}; run: {migrate}" if missing else ""
-
-
-def _missing_parts(wrapper: BaseDatabaseWrapper) -> str:
-    """The tables or columns that the migrations have not made yet."""
-    with wrapper.cursor() as cursor:
-        tables = set(TABLES) - set(wrapper.introspection.table_names(cursor))
-        if tables:
-            return f"table {', '.join(sorted(tables))}"
-        described = wrapper.introspection.get_table_description(cursor, OUTBOX)
-    columns = {*MESSAGE_COLUMNS, "outbox_key"} - {column.name for column in described}
-    return f"column {', '.join(sorted(columns))}" if columns else ""
 
 
 def _copy_payload(message: ClaimedMessage) -> ClaimedMessage:

@@ -92,14 +92,17 @@ class TaskSent:
         queue: str | None = None,
         count: int | None = None,
     ) -> Call:
-        """The first call that fits. `name` may be the task itself; what is not given fits all."""
+        """The first call that fits. `name` may be the task itself; what is not given fits all.
+
+        With `count=0` none may fit, and there is nothing to return.
+        """
         __tracebackhide__ = True
         wanted = _Wanted(getattr(name, "name", name), args, kwargs, queue)
         sent: list[Call] = [*self._outbox.relayed, *self._outbox]
         fitting = [call for call in sent if wanted.fits(call)]
-        if not fitting or count not in (None, len(fitting)):
+        if len(fitting) != count if count is not None else not fitting:
             raise AssertionError(_failure_text(wanted, len(fitting), sent))
-        return fitting[0]
+        return fitting[0] if fitting else None  # type: ignore[return-value]  # with count=0
 
 
 @dataclass(frozen=True)

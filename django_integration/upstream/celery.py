@@ -1,4 +1,4 @@
-"""Celery: an app's task class and task registry, and how it looks up a setting.
+"""Celery: an app's task class and task registry, how it looks up a setting, and the current app.
 
 Replacements return what Celery's own part returns. `app.py` and `celery_hooks/` use them;
 `testing/running.py` uses the tracer.
@@ -7,14 +7,17 @@ Replacements return what Celery's own part returns. `app.py` and `celery_hooks/`
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from celery import Celery
+from celery import Celery, _state
 from celery._state import task_join_will_block
 from celery.app.registry import TaskRegistry
 from celery.app.trace import build_tracer
 from celery.app.utils import Settings as CelerySettings
 from celery.utils.collections import DictAttribute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "CelerySettings",
@@ -39,6 +42,28 @@ class DjangoTaskByDefault(Celery):  # type: ignore[misc]
     @_custom_task_cls_used.setter
     def _custom_task_cls_used(self, _: bool) -> None:
         """Ignores Celery's own answer, which is wrong in some versions."""
+
+
+def app_of_shared_tasks() -> Celery | None:
+    """The app that `@shared_task` uses in this thread; None if there is none so far.
+
+    The public `current_app` would create one, and that would stay the default app: the project's
+    own app, if it comes later, is current in the thread that imports it and in no other.
+    """
+    return cast("Celery | None", _state._tls.current_app or _state.default_app)
+
+
+def default_app() -> Celery | None:
+    """The app that `@shared_task` uses in threads that have created none, as those of a server."""
+    return cast("Celery | None", _state.default_app)
+
+
+def on_tasks_used(function: Callable[[Celery], Any]) -> None:
+    """Call a function with every app whose tasks are used for the first time.
+
+    The public signal `on_after_finalize` is of one app.
+    """
+    _state.connect_on_app_finalize(function)
 
 
 def registry_of(app: Celery) -> TaskRegistry:

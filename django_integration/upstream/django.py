@@ -6,7 +6,10 @@ Reads Django's state; only `watch_statements()` and `new_connection()` change an
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from django.conf import Settings
@@ -28,6 +31,12 @@ RUN_COMMIT_HOOKS: CodeType = BaseDatabaseWrapper.run_and_clear_commit_hooks.__co
 """On the call stack while on_commit hooks run; Django keeps no record of that."""
 ATOMIC: tuple[CodeType, ...] = (Atomic.__enter__.__code__, Atomic.__exit__.__code__)
 """One is on the call stack while `atomic()` creates, releases or rolls back to its savepoint."""
+
+atomic_blocks: Callable[[BaseDatabaseWrapper], list[Any]] = attrgetter("atomic_blocks")
+"""The atomic blocks that a connection is in, the outermost first."""
+is_of_testcase: Callable[[Any], bool] = attrgetter("_from_testcase")
+"""Whether an atomic block is one that a Django `TestCase` has put around its tests. Like the other
+one no function of ours, because every call asks."""
 
 
 def decorated_by_atomic(frame: FrameType) -> Any:
@@ -53,6 +62,12 @@ def last_commit_hook(connection: BaseDatabaseWrapper) -> Any:
     return hook if savepoints == set(connection.savepoint_ids) else None
 
 
+def commit_hooks(connection: BaseDatabaseWrapper) -> list[Any]:
+    """The on_commit hooks of the open transaction; those of blocks that ended in a rollback are
+    gone."""
+    return [hook for _, hook, *_ in connection.run_on_commit]
+
+
 def will_roll_back(connection: BaseDatabaseWrapper) -> bool:
     """Whether the atomic block is broken: Django allows no statement until it is rolled back."""
     return connection.in_atomic_block and connection.needs_rollback
@@ -61,6 +76,16 @@ def will_roll_back(connection: BaseDatabaseWrapper) -> bool:
 def is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
     """Whether a Django `TestCase` is running in a transaction of this connection."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def code_that_runs_hooks() -> tuple[CodeType, ...]:
+    """One is on the call stack while on_commit hooks run, those that a `TestCase` has captured
+    included."""
+    tests = sys.modules.get("django.test.testcases")
+    if tests is None:  # never imported here: it is large
+        return (RUN_COMMIT_HOOKS,)
+    capture = inspect.unwrap(tests.TestCase.captureOnCommitCallbacks)
+    return RUN_COMMIT_HOOKS, capture.__code__
 
 
 # -- connections ---------------------------------------------------------------------------------

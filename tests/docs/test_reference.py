@@ -73,7 +73,8 @@ def test_every_command_has_a_section() -> None:
 
 def test_every_check_has_a_row_and_every_row_a_check() -> None:
     pattern = r"celery_outbox\.[EWI]\d{3}"
-    in_code = set(re.findall(pattern, words(ROOT / "django_integration/checks.py")))
+    modules = (ROOT / "django_integration" / f"{name}.py" for name in ("checks", "app"))
+    in_code = {each for module in modules for each in re.findall(pattern, words(module))}
     assert in_code
     assert set(re.findall(pattern, words(REFERENCE / "checks.md"))) == in_code
 

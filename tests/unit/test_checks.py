@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
+from celery import Celery
 from django.core.checks import Tags, registry
-from django.test.utils import override_settings
+from django.test.utils import modify_settings, override_settings
 
-from celery_outbox_steps.settings import BY_NAME, SETTINGS
+from celery_outbox_steps import OutboxRelayStep
+from celery_outbox_steps.settings import BY_NAME, FORMER, SETTINGS
 from django_integration import OutboxCelery, once
-from django_integration.checks import check_databases, check_once, check_settings
+from django_integration.app import check_installed
+from django_integration.checks import (
+    check_databases,
+    check_once,
+    check_settings,
+    check_shared_tasks,
+)
+from tests.proj.current import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +139,52 @@ def test_settings_that_contradict_each_other_are_reported(
     ((id_, message, _),) = check(**settings)
     assert id_ == "celery_outbox.E005"
     assert all(name in message for name in settings)
+
+
+def test_a_relay_without_its_step_is_reported(check: Callable[..., Any]) -> None:
+    plain = Celery("plain", set_as_current=False)
+    plain.conf.outbox_relay = True
+    assert check(CELERY_OUTBOX_RELAY=True) == [], "an OutboxCelery has it"
+    with (
+        patch("tests.proj.celery.other", plain, create=True),
+        override_settings(CELERY_OUTBOX_APP="tests.proj.celery.other"),
+    ):
+        (message,) = check_settings()
+        assert message.id == "celery_outbox.E007"
+        assert "app.steps['worker'].add(OutboxRelayStep)" in str(message.hint)
+        plain.steps["worker"].add(OutboxRelayStep)
+        assert check_settings() == []
+
+
+def test_a_package_that_is_not_installed_is_reported() -> None:
+    assert check_installed() == []
+    with modify_settings(INSTALLED_APPS={"remove": ["django_integration"]}):
+        (message,) = check_installed()
+    assert message.id == "celery_outbox.E008"
+    assert 'INSTALLED_APPS += ["django_integration"]' in str(message.hint)
+
+
+def test_shared_tasks_of_another_app_are_reported() -> None:
+    ours = OutboxCelery("ours", set_as_current=False)
+    other = Celery("other", set_as_current=False)
+    with current(ours):
+        assert check_shared_tasks() == []
+    for app, default in ((other, ours), (ours, other)):
+        with current(app, default):
+            (message,) = check_shared_tasks()
+        assert message.id == "celery_outbox.W006"
+        assert "they use the app 'other'" in message.msg
+        assert "from proj.celery import app as celery_app" in str(message.hint)
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_a_setting_of_another_outbox_is_not_guessed_at(
+    check: Callable[..., Any], name: str
+) -> None:
+    ((id_, _, hint),) = check(**{f"CELERY_OUTBOX_{name}": ["shop.charge"]})
+    assert id_ == "celery_outbox.E002"
+    assert hint == f"It is a setting of django-celery-outbox. {FORMER[name]}"
+    assert "EXCLUDE_TASKS" not in hint
 
 
 def test_database_checks_run_only_where_a_database_is_named() -> None:

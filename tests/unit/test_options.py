@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +18,7 @@ from celery_outbox_steps.testing import MemoryStore
 from celery_outbox_steps.worker.options import GROUP
 from celery_outbox_steps.worker.startup import RelayCannotStart
 from celery_outbox_steps.worker.steps import BrokerConnectionStep
+from django_integration import OutboxCelery
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
@@ -53,6 +56,80 @@ def test_the_flag_without_the_step_names_the_fix() -> None:
     with pytest.raises(click.UsageError, match=r"app.steps\['worker'\].add\(OutboxRelayStep\)"):
         relay.callback(context, relay, True)
     assert relay.callback(context, relay, None) is None
+
+
+def test_the_setting_without_the_step_names_the_fix() -> None:
+    app = Celery("unit", broker="memory://", set_as_current=False)
+    app.conf.outbox_relay = True
+    install(app)
+    (relay,) = (each for each in app.user_options["worker"] if each.name == "outbox_relay")
+    context = click.Context(click.Command("worker"), obj=type("Obj", (), {"app": app}))
+    with pytest.raises(click.UsageError, match="CELERY_OUTBOX_RELAY needs the relay's bootstep"):
+        relay.callback(context, relay, None)
+    assert relay.callback(context, relay, False) is False
+    app.steps["worker"].add(OutboxRelayStep)
+    assert relay.callback(context, relay, None) is None
+
+
+def test_the_help_of_a_flag_shows_its_default(app: Celery) -> None:
+    with click.Context(click.Command("worker"), auto_envvar_prefix="X") as context:
+        shown = {
+            option.name: " ".join(option.get_help_record(context)[1].split())
+            for option in app.user_options["worker"]
+        }
+    assert "default: (500)" in shown["outbox_batch_size"]
+    assert "default: (1)" in shown["outbox_idle_time"]
+    assert "default: (on)" in shown["outbox_notify"]
+    assert "default: (off)" in shown["outbox_relay"]
+    assert "default: (" not in shown["outbox_stale_timeout"], "its text says it"
+    for setting in SETTINGS:
+        if setting.flag and setting.default is not None:
+            assert "default: (" in shown[setting.conf_name]
+
+
+@pytest.fixture
+def outbox_app() -> OutboxCelery:
+    app = OutboxCelery("unit", broker="memory://", set_as_current=False)
+    app.conf.update(outbox_store=f"{__name__}:stores", worker_hijack_root_logger=False)
+    return app
+
+
+def steps_of(worker: Any) -> list[Any]:
+    return [step for step in worker.steps if isinstance(step, OutboxRelayStep)]
+
+
+def test_an_outbox_celery_has_the_step_which_is_inert_without_the_flag(
+    outbox_app: OutboxCelery,
+) -> None:
+    assert worker_of(outbox_app).outbox_relays is None
+    worker = worker_of(outbox_app, outbox_relay=True)
+    assert len(worker.outbox_relays.services) == 1
+    assert len(steps_of(worker)) == 1
+
+
+def test_the_step_may_be_added_once_more(outbox_app: OutboxCelery) -> None:
+    outbox_app.steps["worker"].add(OutboxRelayStep)
+    worker = worker_of(outbox_app, outbox_relay=True)
+    assert len(steps_of(worker)) == 1
+    assert len(worker.outbox_relays.services) == 1
+
+
+def test_the_flag_is_fine_on_an_outbox_celery(outbox_app: OutboxCelery) -> None:
+    (relay,) = (each for each in outbox_app.user_options["worker"] if each.name == "outbox_relay")
+    context = click.Context(click.Command("worker"), obj=type("Obj", (), {"app": outbox_app}))
+    assert relay.callback(context, relay, True) is True
+
+
+def test_a_process_that_only_calls_tasks_does_not_import_the_relay() -> None:
+    script = (
+        "import sys; from django_integration import OutboxCelery; OutboxCelery('x');"
+        "print([each for each in sys.modules if each.startswith(('celery_outbox_steps.relay',"
+        " 'celery_outbox_steps.publishers', 'celery_outbox_steps.worker.st'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
 
 
 def worker_of(app: Celery, **flags: Any) -> Any:

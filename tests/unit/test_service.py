@@ -279,6 +279,19 @@ class TestErrors:
         failures = [each for each in caplog.records if each.event == "celery_outbox_relay_error"]
         assert "trying again in 0.5 s" in failures[0].getMessage()
 
+    def test_a_stop_while_the_database_is_away_is_no_recovery(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "celery_outbox")
+        bench = Bench(shutdown_timeout=2)
+        bench.store.error = StoreError("away")
+        bench.add()
+        bench.started()
+        wait_for(lambda: bench.counters.get("errors", 0) >= 1)
+        bench.stop()
+        assert "celery_outbox_relay_stopped" in caplog.text
+        assert "celery_outbox_relay_recovered" not in caplog.text
+
     @pytest.mark.parametrize("raised", [RuntimeError("no"), SystemExit(1)], ids=repr)
     def test_a_log_handler_that_raises_does_not_end_the_relay(
         self, raised: BaseException, bench: Bench

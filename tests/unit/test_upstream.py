@@ -11,6 +11,7 @@ import ast
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import amqp
 import celery.canvas
@@ -18,8 +19,9 @@ import celery.signals
 import kombu
 import pytest
 from amqp.transport import SSLTransport, TCPTransport
-from celery import Celery
+from celery import Celery, _state
 from celery.bin.base import CeleryOption
+from celery.bootsteps import Blueprint
 from django.conf import Settings, settings
 from django.contrib.admin import AdminSite
 from django.db import connections, transaction
@@ -30,12 +32,14 @@ from kombu.utils.url import parse_url
 
 import celery_outbox_steps
 import django_integration
+from celery_outbox_steps import OutboxRelayStep
 from celery_outbox_steps.messages import Message
 from celery_outbox_steps.publishers.amqp.channel import ConfirmChannel
 from celery_outbox_steps.upstream import amqp as our_amqp
 from celery_outbox_steps.upstream import kombu as our_kombu
+from celery_outbox_steps.worker.options import STEP
 from django_integration import OutboxCelery
-from django_integration.enqueue.call_stack import is_called_by_atomic, running_hooks
+from django_integration.enqueue.call_stack import is_called_by_atomic, is_in_hook, running_hooks
 from django_integration.enqueue.capture import CapturingProducer
 from django_integration.models import CeleryOutbox
 from django_integration.upstream import celery as our_celery
@@ -279,6 +283,57 @@ def test_a_call_does_not_connect_to_the_result_backend(url: str) -> None:
     app.backend.add_pending_result(app.AsyncResult("id"))
 
 
+@pytest.mark.parametrize("url", ["cache+memory://", "redis://127.0.0.1:1/0", "rpc://"])
+@pytest.mark.parametrize(
+    ("name", "wait"),
+    [
+        ("wait_for_pending", lambda app: app.AsyncResult("x").get()),
+        ("iter_native", lambda app: app.ResultSet([app.AsyncResult("x")]).join_native()),
+    ],
+)
+def test_results_wait_in_their_backend(name: str, wait: Any, url: str) -> None:
+    app = Celery("upstream", set_as_current=False, broker="memory://", backend=url)
+    with (
+        patch.object(app.backend, name, side_effect=LookupError(name)),
+        patch.object(app.backend, "add_pending_result"),
+        pytest.raises(LookupError, match=name),
+    ):
+        wait(app)
+
+
+def test_the_app_of_shared_tasks_is_found_without_creating_one() -> None:
+    before = _state._tls.current_app, _state.default_app
+    app = Celery("upstream", set_as_current=False)
+    _state._tls.current_app = _state.default_app = None
+    try:
+        assert our_celery.app_of_shared_tasks() is None, CELERY
+        assert our_celery.default_app() is None, CELERY
+        app.set_default()
+        assert our_celery.app_of_shared_tasks() is our_celery.default_app() is app, CELERY
+        other = Celery("other")
+        assert our_celery.app_of_shared_tasks() is other, CELERY
+        assert our_celery.default_app() is app, CELERY
+    finally:
+        _state._tls.current_app, _state.default_app = before
+
+
+def test_the_first_use_of_an_apps_tasks_is_announced() -> None:
+    seen: list[Any] = []
+    our_celery.on_tasks_used(seen.append)
+    try:
+        app = Celery("upstream", set_as_current=False)
+        assert app not in seen, CELERY
+        assert app.tasks is app.tasks
+        assert seen.count(app) == 1, CELERY
+    finally:
+        _state._on_app_finalizers.discard(seen.append)
+
+
+def test_a_step_may_be_given_by_its_path_and_once_more_as_a_class() -> None:
+    blueprint = Blueprint(steps={STEP, OutboxRelayStep})
+    assert list(blueprint.claim_steps().values()) == [OutboxRelayStep], CELERY
+
+
 def test_no_task_is_running_here() -> None:
     assert our_celery.task_join_will_block() is False, CELERY
 
@@ -375,6 +430,18 @@ def test_running_hooks_are_seen_on_the_call_stack(connection: DatabaseWrapper) -
     assert seen == [0, 1], DJANGO
 
 
+def test_hooks_that_a_testcase_runs_are_seen_on_the_call_stack(connection: DatabaseWrapper) -> None:
+    seen: list[bool] = []
+    with (
+        atomic(),
+        testcases.TestCase.captureOnCommitCallbacks(using="upstream", execute=True),
+    ):
+        connection.on_commit(lambda: seen.append(is_in_hook()))
+        seen.append(is_in_hook())
+        assert len(our_django.commit_hooks(connection)) == 1, DJANGO
+    assert seen[:2] == [False, True], DJANGO
+
+
 def test_a_savepoint_of_atomic_is_seen_on_the_call_stack(connection: DatabaseWrapper) -> None:
     seen: list[tuple[str, bool]] = []
 
@@ -418,8 +485,12 @@ def test_the_transaction_of_a_testcase_is_known(connection: DatabaseWrapper) -> 
         assert not our_django.is_in_testcase(connection), DJANGO
     block = atomic()
     block._from_testcase = True
-    with block, atomic():
+    with block:
         assert our_django.is_in_testcase(connection), DJANGO
+        assert our_django.is_of_testcase(our_django.atomic_blocks(connection)[-1]), DJANGO
+        with atomic():
+            assert our_django.is_in_testcase(connection), DJANGO
+            assert not our_django.is_of_testcase(our_django.atomic_blocks(connection)[-1]), DJANGO
     assert "._from_testcase = True" in inspect.getsource(testcases.TestCase), DJANGO
 
 

@@ -1,8 +1,7 @@
-"""The Celery app: `OutboxCelery` stores the calls, `OutboxRelayStep` publishes them."""
+"""The Celery app: `OutboxCelery` stores the calls, and its workers publish them."""
 
 import os
 
-from celery_outbox_steps import OutboxRelayStep
 from django_integration import OutboxCelery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
@@ -10,4 +9,3 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 app = OutboxCelery("shop")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-app.steps["worker"].add(OutboxRelayStep)

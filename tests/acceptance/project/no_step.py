@@ -1,7 +1,10 @@
-"""An app whose author forgot the line that adds the step."""
+"""A plain app whose author forgot the line that adds the step."""
 
 from __future__ import annotations
 
-from django_integration import OutboxCelery
+from celery import Celery
 
-app = OutboxCelery("no_step", broker="memory://")
+from celery_outbox_steps import install
+
+app = Celery("no_step", broker="memory://")
+install(app)

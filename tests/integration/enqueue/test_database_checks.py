@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sqlite3
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from django_integration.checks import check_databases
 from tests.contract.test_listen import pgbouncer
 from tests.harness.databases import installed
 from tests.helpers import wait_for
+from tests.proj.current import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +40,7 @@ def as_project(app: Any) -> Iterator[None]:
     with (
         patch("tests.proj.celery.app", app),
         override_settings(CELERY_OUTBOX_APP="tests.proj.celery.app"),
+        current(app),
     ):
         yield
 
@@ -167,3 +170,39 @@ def test_check_finds_the_tasks_with_once_of_every_app_and_other_commands_import_
     said = manage(tmp_path, "check", settings=settings)
     assert "(celery_outbox.W004) shop.tasks.charge has @once" in said
     assert "imported" not in manage(tmp_path, "migrate", settings=settings)
+
+
+def test_migrate_stops_before_a_table_of_another_package(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "fresh.sqlite3") as database:
+        database.execute("CREATE TABLE celery_outbox (id integer, retry_after text)")
+    said = manage(tmp_path, "migrate")
+    assert "(celery_outbox.E009) Database 'default' has a table celery_outbox of another" in said
+    assert "migrate django_celery_outbox zero" in said
+    assert "Applying" not in said
+    with sqlite3.connect(tmp_path / "fresh.sqlite3") as database:
+        database.execute("DROP TABLE celery_outbox")
+    assert "Applying celery_outbox.0001_initial" in manage(tmp_path, "migrate")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ("", "they use the app 'default', no OutboxCelery"),
+        ('CELERY_OUTBOX_APP = "shop_app.app"', "nothing imports the app of CELERY_OUTBOX_APP"),
+        ("import shop_app", None),
+        ('import shop_app\nCELERY_OUTBOX_APP = "shop_app.app"', None),
+    ],
+    ids=["no app", "an app that only the setting names", "an app", "an app, and the setting"],
+)
+def test_a_project_that_does_not_import_its_app_is_told(
+    settings: str, why: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_app.py").write_text(
+        "from django_integration import OutboxCelery\napp = OutboxCelery('shop')\n"
+    )
+    said = manage(tmp_path, "check", settings=settings)
+    if why is None:
+        assert "no issues" in said
+    else:
+        assert f"(celery_outbox.W006) Calls of @shared_task bypass the outbox: {why}." in said
+        assert "from proj.celery import app as celery_app" in said

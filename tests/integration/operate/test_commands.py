@@ -212,6 +212,14 @@ class TestReplay:
             2,
         )
 
+    def test_replay_names_the_ids_that_no_dead_letter_has(self, app, bury):
+        first, second, _ = bury(3)
+        said = celery(app, "replay", str(first), str(second), "9998", "9999")
+        assert "2 dead letters replayed" in said.output
+        assert "No dead letter that matches has the id 9998, 9999." in said.output
+        again = celery(app, "replay", str(first), "--dry-run")
+        assert f"has the id {first}." in again.output
+
     def test_replay_takes_a_task_name(self, app, bury):
         bury(2, "operate.a")
         bury(1, "operate.b")

@@ -61,6 +61,83 @@ def test_too_often(assert_task_sent):
     assert "django_integration/testing" not in result.stdout.str()  # hidden from the traceback
 
 
+def test_none_is_an_assertion_too(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    (project.path / "test_none.py").write_text(
+        """
+from shop.checkout import pay
+
+
+def test_none(assert_task_sent):
+    pay(5)
+    assert assert_task_sent("shop.tasks.send_receipt", count=0) is None
+    assert_task_sent("shop.tasks.ship_order", args=[6], count=0)
+
+
+def test_one_too_many(assert_task_sent):
+    pay(5)
+    assert_task_sent("shop.tasks.ship_order", count=0)
+"""
+    )
+    result = run("test_none.py")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["E*shop.tasks.ship_order was sent 1 times. Sent in this test:"])
+
+
+def test_a_test_can_require_transactions(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    (project.path / "test_required.py").write_text(
+        """
+import pytest
+from django.db import transaction
+from django.test import TestCase
+
+from django_integration import TransactionRequired
+from shop.checkout import pay
+from shop.tasks import send_receipt
+
+
+def test_where_it_is_protected(outbox):
+    pay(5)
+    assert len(outbox) == 1
+
+
+def test_where_it_is_not(db):
+    with pytest.raises(TransactionRequired):
+        send_receipt.delay(5)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_a_transaction_around_the_test():
+    with pytest.raises(TransactionRequired):
+        send_receipt.delay(5)
+
+
+class Tests(TestCase):
+    def test_in_a_testcase(self):
+        with self.assertRaises(TransactionRequired):
+            send_receipt.delay(5)
+        with transaction.atomic():
+            send_receipt.delay(5)
+"""
+    )
+    (project.path / "test_other.py").write_text(
+        """
+from shop.tasks import send_receipt
+
+
+def test_elsewhere_it_is_not_required(outbox):
+    send_receipt.delay(5)
+    assert len(outbox) == 1
+"""
+    )
+    required = run("test_required.py", "-o", "usefixtures=outbox_require_transaction")
+    required.assert_outcomes(passed=4)
+    run("test_other.py").assert_outcomes(passed=1)
+
+
 def test_a_project_may_have_another_fixture_called_outbox(
     project: pytest.Pytester, run: Callable[..., pytest.RunResult]
 ) -> None:
