@@ -1,6 +1,7 @@
-"""The README's numbers: a few rows of a full run, written between two comments by the program.
+"""The numbers of README and of the site's home page: a few rows of a full run.
 
-Changes nothing outside the two comments, and only after a complete full run.
+The program writes them between two comments on each page. It changes nothing else there, and only
+after a complete full run.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ if TYPE_CHECKING:
     from benchmarks.results import Results
 
 MARK = re.compile(r"(<!-- numbers:begin -->\n).*?(<!-- numbers:end -->)", re.DOTALL)
+PAGES = {"README.md": "docs/benchmarks/index.md", "docs/index.md": "benchmarks/index.md"}
+"""The pages, and how each links to all numbers."""
 PLAIN = "plain Celery, or the bare loop"
 
 
-def update(readme: Path, results: Results, plan: Plan) -> None:
-    """Replace the text between the comments."""
-    text = "\n".join(lines(results, plan))
-    readme.write_text(MARK.sub(rf"\g<1>{text}\n\g<2>", readme.read_text()))
+def update(root: Path, results: Results, plan: Plan) -> None:
+    """Replace the text between the comments of both pages."""
+    for page, link in PAGES.items():
+        text = "\n".join(lines(results, plan, link))
+        path = root / page
+        path.write_text(MARK.sub(rf"\g<1>{text}\n\g<2>", path.read_text()))
 
 
-def lines(results: Results, plan: Plan) -> Iterator[str]:
+def lines(results: Results, plan: Plan, link: str) -> Iterator[str]:
     cores = f"{results.machine['cores']} cores ({results.machine['cpu']})"
     yield f"Medians of `make bench` on {cores}, everything on one"
-    yield "machine; [all of it](docs/benchmarks/index.md), with spread, plots and what falls short:"
+    yield f"machine; [all of it]({link}), with spread, plots and what falls short:"
     yield ""
     yield f"| | this package | django-celery-outbox | {PLAIN} |"
     yield "|---|---|---|---|"
