@@ -121,7 +121,7 @@ def shown_commands() -> list[tuple[str, str]]:
     found = {}
     for page in pages():
         for command in COMMAND.findall(page.read_text()):
-            found.setdefault(command.strip(), name(page))
+            found.setdefault(command.partition("  #")[0].strip(), name(page))
     return sorted(found.items())
 
 
