@@ -4,8 +4,8 @@
     python docs/draw.py --check  # exit status 1 where one is out of date
 
 `PATHS` names the functions that tell the story, in order; tests/docs/test_architecture.py compares
-them with a trace of the real calls. The layers are those that the import linter checks. The overview
-is narrow, so that a phone shows it at its full size.
+them with a trace of the real calls. The layers are those that the import linter checks. The
+overview is narrow, so that a phone shows it at its full size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The README as it stands, in a new `django-admin startproject`: at the end the task has run.
 
-Then its outbox is broken and mended as the README shows, where a command's comment is what it prints.
+Then its outbox is broken and mended as the README shows; a command's comment is what it prints.
 Nothing is taken from this checkout but a wheel: the package is installed as the README says, into
 an environment of its own. The project that the README takes for granted (a Celery broker, an app
 `accounts`) is what `existing_project` writes, and nothing more.
