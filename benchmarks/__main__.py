@@ -80,7 +80,7 @@ def run(environment: Environment, plan: Plan, names: list[str], folder: Path, ke
         judged = budgets(results, plan)
         report.write(folder, results, judged, comparisons(results, plan))
     if folder == DOCS and names == list(SECTIONS) and not bench.results.incomplete:
-        summary.update(ROOT / "README.md", bench.results, plan)
+        summary.update(ROOT, bench.results, plan)
     say(f"{(time.monotonic() - began) / 60:.1f} minutes; the report is {folder / 'index.md'}")
     for budget in judged:
         verdict = "holds" if budget.holds else "missed" if budget.measured else "not measured"

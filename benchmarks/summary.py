@@ -1,41 +1,58 @@
-"""The README's numbers: a few rows of a full run, written between two comments by the program.
+"""The numbers of README and of the site's home page: a few rows of a full run.
 
-Changes nothing outside the two comments, and only after a complete full run.
+The program writes them between two comments on each page. It changes nothing else there, and only
+after a complete full run.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.results import number
 from benchmarks.sections import enqueue, growth, latency, relay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.plan import Plan
     from benchmarks.results import Results
 
-MARK = re.compile(r"(<!-- numbers:begin -->\n).*?(<!-- numbers:end -->)", re.DOTALL)
 PLAIN = "plain Celery, or the bare loop"
+MARK = re.compile(r"(<!-- numbers:begin -->\n).*?(<!-- numbers:end -->)", re.DOTALL)
 
 
-def update(readme: Path, results: Results, plan: Plan) -> None:
-    """Replace the text between the comments."""
-    text = "\n".join(lines(results, plan))
-    readme.write_text(MARK.sub(rf"\g<1>{text}\n\g<2>", readme.read_text()))
+class Shown(NamedTuple):
+    """What a page shows: a link to all numbers, and rows of the table by their place."""
+
+    link: str
+    rows: Sequence[int]
 
 
-def lines(results: Results, plan: Plan) -> Iterator[str]:
+PAGES = {
+    "README.md": Shown("docs/benchmarks/index.md", range(7)),
+    "docs/index.md": Shown("benchmarks/index.md", (0, 2, 3, 5)),
+}
+
+
+def update(root: Path, results: Results, plan: Plan) -> None:
+    """Replace the text between the comments of both pages."""
+    for page, shown in PAGES.items():
+        text = "\n".join(lines(results, plan, shown))
+        path = root / page
+        path.write_text(MARK.sub(rf"\g<1>{text}\n\g<2>", path.read_text()))
+
+
+def lines(results: Results, plan: Plan, shown: Shown) -> Iterator[str]:
     cores = f"{results.machine['cores']} cores ({results.machine['cpu']})"
     yield f"Medians of `make bench` on {cores}, everything on one"
-    yield "machine; [all of it](docs/benchmarks/index.md), with spread, plots and what falls short:"
+    yield f"machine; [all of it]({shown.link}), with spread, plots and what falls short:"
     yield ""
     yield f"| | this package | django-celery-outbox | {PLAIN} |"
     yield "|---|---|---|---|"
-    for what, cells in _rows(results, plan):
+    rows = list(_rows(results, plan))
+    for what, cells in (rows[place] for place in shown.rows):
         yield f"| {what} | {' | '.join(cells)} |"
 
 

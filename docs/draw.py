@@ -1,14 +1,16 @@
-"""Draws the pictures of the architecture page: the two paths of a message, and the layers.
+"""Draws the overview, and for the architecture page the two paths of a message and the layers.
 
     python docs/draw.py          # rewrite them in docs/images
     python docs/draw.py --check  # exit status 1 where one is out of date
 
 `PATHS` names the functions that tell the story, in order; tests/docs/test_architecture.py compares
-them with a trace of the real calls. The layers are those that the import linter checks.
+them with a trace of the real calls. The layers are those that the import linter checks. The
+overview is narrow, so that a phone shows it at its full size.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from html import escape
 from itertools import groupby
@@ -117,6 +119,23 @@ celery_outbox_steps/relay/batch.py
     Batch.result: what happened, for the journal
 """,
 }
+# A `[…]` is a place, with its lines below; `>` is what happens between two places.
+OVERVIEW = """
+[your code]
+with transaction.atomic():
+    order.save()
+    send_receipt.delay(order.pk)
+> enqueue: one INSERT, in your transaction
+[your database]
+the order, and a row with the message
+COMMIT: both, or neither
+> claim: a lease on a batch of rows
+[your worker, --outbox-relay]
+settle: delete the rows that are confirmed
+> publish, and wait for the confirms
+[your broker]
+receives what Celery would have sent
+"""
 TITLES = {
     "enqueue": "From the call to the row, and the wake-up after the commit",
     "relay": "From the claim to the settle",
@@ -125,12 +144,13 @@ TITLES = {
 WIDTH, ROW, EVENT, GAP, TOP = 690, 42, 30, 6, 12
 RAIL, FILES, TEXT = 12, 48, 276
 LAYERS_WIDTH, LAYER = 600, 36
+OVERVIEW_WIDTH, LINE, ARROW = 372, 18, 36
 LETTER = 6.9
 """The width of a letter, estimated generously."""
 STYLE = """\
 text { font: 13px system-ui, sans-serif; fill: #24292f }
 .function, .file { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }
-.function { font-weight: 600 } .file { font-size: 12px } .small { font-size: 11.5px }
+.function, .place { font-weight: 600 } .file { font-size: 12px } .small { font-size: 11.5px }
 .page { fill: #ffffff } .box { fill: #f3f5f7 } .grey { fill: #59636e }
 .arrow { stroke: #59636e; fill: none; stroke-width: 1.5 } .head { fill: #59636e }
 .line { stroke: #b4bcc5; stroke-dasharray: 4 3 }
@@ -139,6 +159,7 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
   .arrow { stroke: #9aa5b1 } .head { fill: #9aa5b1 } .line { stroke: #4a5460 } }"""
 ORANGE, BLUE, PURPLE, GREEN, GREY = "#d9822b", "#2f81c7", "#8a5cc2", "#2f9e5b", "#8c96a3"
 ROOMS = {"enqueue": ORANGE, "relay": BLUE, "publishers": PURPLE, "store": GREEN}
+PLACES = [ORANGE, GREEN, BLUE, PURPLE]
 PHASES = {"your transaction": ORANGE, "claim": GREEN, "settle": GREEN}
 
 
@@ -215,6 +236,38 @@ def _phase(phase: str, start: int, end: int) -> Iterator[str]:
     yield f'<text class="small" text-anchor="middle" {turned}>{escape(phase)}</text>'
 
 
+def draw_overview() -> str:
+    y = TOP
+    body: list[str] = []
+    colours = iter(PLACES)
+    for part in re.split(r"\n(?=[\[>])", OVERVIEW.strip()):
+        if part[0] == ">":
+            body += _arrow(part[2:], y)
+            y += ARROW
+        else:
+            place, *lines = part.splitlines()
+            height = LINE * (len(lines) + 1) + 16
+            body += _place(place.strip("[]"), lines, y, height, next(colours))
+            y += height
+    return _svg("From your call to the broker", OVERVIEW_WIDTH, y + TOP, body)
+
+
+def _place(name: str, lines: list[str], y: int, height: int, colour: str) -> Iterator[str]:
+    yield f'<rect class="box" x="12" y="{y}" width="{OVERVIEW_WIDTH - 24}" height="{height}"/>'
+    yield f'<rect x="12" y="{y}" width="4" height="{height}" fill="{colour}"/>'
+    yield _text(28, y + 22, name, "place", OVERVIEW_WIDTH)
+    kind = "file" if len(lines) > 2 else "grey"
+    for number, line in enumerate(lines, start=1):
+        indent = 7.2 * (len(line) - len(line.lstrip()))
+        yield _text(28 + indent, y + 22 + LINE * number, line.strip(), kind, OVERVIEW_WIDTH)
+
+
+def _arrow(words: str, y: int) -> Iterator[str]:
+    yield f'<path class="arrow" d="M34 {y + 4}V{y + ARROW - 12}"/>'
+    yield f'<path class="head" d="M28 {y + ARROW - 13}h12l-6 10z"/>'
+    yield _text(54, y + ARROW // 2 + 4, words, "grey", OVERVIEW_WIDTH)
+
+
 def draw_layers() -> str:
     y = TOP
     body: list[str] = []
@@ -239,8 +292,8 @@ def _layer(modules: list[str], y: int) -> Iterator[str]:
         yield _text(x + 16, y + 20, module, "file")
 
 
-def _text(x: float, y: int, text: str, kind: str) -> str:
-    if x + LETTER * len(text) > WIDTH:
+def _text(x: float, y: int, text: str, kind: str, width: int = WIDTH) -> str:
+    if x + LETTER * len(text) > width:
         raise ValueError(f"too long for the picture: {text}")
     return f'<text class="{kind}" x="{x:g}" y="{y}">{escape(text, quote=False)}</text>'
 
@@ -260,7 +313,8 @@ def _svg(title: str, width: int, height: int, body: list[str]) -> str:
 
 def pictures() -> dict[Path, str]:
     paths = {IMAGES / f"path-{name}.svg": draw_path(name) for name in PATHS}
-    return {**paths, IMAGES / "layers.svg": draw_layers()}
+    others = {"layers": draw_layers(), "overview": draw_overview()}
+    return {**paths, **{IMAGES / f"{name}.svg": svg for name, svg in others.items()}}
 
 
 def main() -> int:

@@ -44,8 +44,13 @@ class Block:
         return f"{name(self.page)}: {self.text.strip().splitlines()[0][:40]}"
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page: Path, heading: str = "") -> list[Block]:
+    """The blocks of a page, or of the section below a heading of the second level."""
     text = page.read_text()
+    if heading:
+        _, found_heading, below = text.partition(f"\n## {heading}\n")
+        assert found_heading, f"{name(page)} has no section {heading!r}"
+        text = below.partition("\n## ")[0]
     found = []
     for match in FENCE.finditer(text):
         indent = match[1]

@@ -87,7 +87,18 @@ def test_the_pictures_are_up_to_date() -> None:
 
 def test_the_page_shows_every_picture() -> None:
     shown = set(re.findall(r"\]\(\.\./images/([\w-]+\.svg)\)", PAGE.read_text()))
-    assert shown == {path.name for path in drawing().pictures()}
+    assert shown == {path.name for path in drawing().pictures()} - {"overview.svg"}
+
+
+@pytest.mark.parametrize("page", ["index.md", "explanation/how-it-works.md"])
+def test_the_overview_is_shown(page: str) -> None:
+    assert "images/overview.svg)" in (DOCS / page).read_text()
+
+
+def test_the_overview_fits_on_a_phone() -> None:
+    """372 px are what the site leaves of a screen of 400."""
+    (width,) = re.findall(r'^<svg [^>]*width="(\d+)"', drawing().draw_overview())
+    assert int(width) <= 372
 
 
 def test_every_file_that_the_page_names_exists() -> None:

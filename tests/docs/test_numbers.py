@@ -1,20 +1,25 @@
-"""The README's numbers are those of the committed benchmark run, and of nothing else."""
+"""The numbers on README and on the home page are those of the committed benchmark run."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
 from benchmarks import summary
 from benchmarks.plan import FULL
 from benchmarks.results import Results
 from benchmarks.versus import Comparison
-from tests.docs.pages import README, ROOT
+from tests.docs.pages import ROOT
 
 
-def test_the_readme_shows_the_numbers_of_the_committed_run() -> None:
+@pytest.mark.parametrize("page", summary.PAGES)
+def test_the_page_shows_the_numbers_of_the_committed_run(page: str) -> None:
     run = json.loads((ROOT / "docs/benchmarks/results.json").read_text())
     assert (run["plan"], run["incomplete"]) == ("full", [])
-    assert "\n".join(summary.lines(Results.from_json(run), FULL)) in README.read_text()
+    (found,) = summary.MARK.finditer((ROOT / page).read_text())
+    wanted = "\n".join(summary.lines(Results.from_json(run), FULL, summary.PAGES[page]))
+    assert found[0] == f"{found[1]}{wanted}\n{found[2]}"
 
 
 def test_who_is_ahead_is_judged_round_by_round() -> None:

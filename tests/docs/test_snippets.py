@@ -8,6 +8,7 @@ for the process.
 
 from __future__ import annotations
 
+import re
 import sys
 import uuid
 from types import ModuleType
@@ -18,7 +19,7 @@ from celery import _state, shared_task
 from django.db import transaction
 
 from celery_outbox_steps.settings import SETTINGS
-from tests.docs.pages import DOCS, README, Block, blocks, pages
+from tests.docs.pages import DOCS, README, Block, blocks, name, pages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,3 +79,14 @@ def page_languages(page: Path) -> set[str]:
 def test_every_block_has_a_language_that_some_test_looks_at() -> None:
     known = {"python", "sh", "text", "yaml", "json", "ini", "sql"}
     assert set().union(*map(page_languages, pages())) <= known
+
+
+WIDEST = 80
+"""Columns of a fenced block that the site shows on a screen of 1280 px without scrolling."""
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_a_drawing_of_letters_is_not_cut_off(page: Path) -> None:
+    drawings = [each.text for each in blocks(page) if re.search("[│▶◀]", each.text)]
+    lines = [line for text in drawings for line in text.splitlines()]
+    assert [line for line in lines if len(line) > WIDEST] == []
