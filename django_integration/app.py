@@ -23,6 +23,7 @@ from kombu.utils.objects import cached_property
 from celery_outbox_steps.errors import describe
 from celery_outbox_steps.messages import ETA_HEADER
 from celery_outbox_steps.observe.log import log
+from celery_outbox_steps.settings import read
 from celery_outbox_steps.worker.options import install
 from django_integration.celery_hooks.fast_settings import install_fast_settings, with_fast_lookup
 from django_integration.celery_hooks.result_backends import stay_offline
@@ -34,6 +35,7 @@ from django_integration.celery_hooks.tasks import (
 )
 from django_integration.conf import DjangoDefaults
 from django_integration.enqueue.capture import CapturingProducer
+from django_integration.enqueue.headers import with_headers
 from django_integration.enqueue.hold import when_of, without_time
 from django_integration.enqueue.keys import KEY, ON_CONFLICT, drop_key, take_key
 from django_integration.keys import stored_key
@@ -72,6 +74,7 @@ class OutboxCelery(DjangoTaskByDefault):
             # Older Celery treats the same method of two apps as one receiver.
             beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
         signals.task_failure.connect(self._on_failure, dispatch_uid=f"celery_outbox.{id(self)}")
+        signals.worker_init.connect(self._on_worker, dispatch_uid=f"celery_outbox.{id(self)}")
 
     def prepare_config(self, c: Any) -> Any:
         """As Celery's, but Django's settings are read faster."""
@@ -103,7 +106,10 @@ class OutboxCelery(DjangoTaskByDefault):
         if KEY in kwargs or ON_CONFLICT in kwargs or getattr(task, KEY, None) is not None:
             key = take_key(task, name, args, kwargs, strict=self.current_worker_task is None)
         settings = self.outbox.settings
-        if settings.exclude_tasks and settings.excludes(name):
+        is_excluded = settings.exclude_tasks and settings.excludes(name)
+        if settings.adds_headers:
+            kwargs = with_headers(self, kwargs, direct=is_excluded)
+        if is_excluded:
             return super().send_task(*args, **kwargs)
         database = self.outbox.database(name, using)
         when = None
@@ -170,6 +176,8 @@ class OutboxCelery(DjangoTaskByDefault):
         drop_key(kwargs)
         with bypassing_outbox(bypass=False):
             _forget_last_eta(kwargs)
+            if settings.adds_headers:
+                kwargs = with_headers(self, kwargs, direct=True)
             when = when_of(kwargs, settings.hold_retries)
             if when is not None and not settings.excludes(name):
                 try:
@@ -219,6 +227,13 @@ class OutboxCelery(DjangoTaskByDefault):
 
         if sender.app is self:  # another app in this process has settings of its own
             keep_failed_task(self, sender, failure)
+
+    def _on_worker(self, sender: Any, **_: Any) -> None:
+        """Sent before the pool forks, in every worker, with a relay or without."""
+        if sender.app is self and read(self.conf, "structlog_bind_in_tasks"):
+            from celery_outbox_steps.observe.recorders.structlog import TaskContext
+
+            TaskContext(self, read(self.conf, "structlog_context_keys")).connect()
 
     def _on_configured(self, source: Any, **_: Any) -> None:
         install_fast_settings(source, self._forget_settings)
