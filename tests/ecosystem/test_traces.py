@@ -108,11 +108,13 @@ def test_opentelemetry_has_one_trace_from_the_request_to_the_task(
     scene.script("from opentelemetry import trace\n" + CALL.format(request=request, afterwards=""))
     wait_for(lambda: "run/ship" in [span["name"] for span in spans()], 30, scene.logs)
     roots = [span["name"] for span in spans() if span["parent"] is None]
-    assert sorted(roots) == sorted([*OWN, "request"])
+    assert sorted(each.partition(" ")[0] for each in roots) == sorted([*OWN, "request", "send"])
     (trace,) = {span["trace"] for span in spans() if span["name"] == "request"}
     assert {span["name"] for span in spans() if span["trace"] == trace} >= {
         "request", "apply_async/ship", "run/ship",
     }  # fmt: skip
+    (batch,) = [span for span in spans() if span["name"].startswith("send ")]
+    assert batch["links"] == [trace]
 
 
 @SENTRY

@@ -22,10 +22,11 @@ from django_integration.signals import outbox_message_sent
 from tests.harness.databases import redis_url
 from tests.helpers import wait_for
 from tests.integration.observability.running import count_claims, run_task
-from tests.integration.observability.test_sentry import Envelopes, make_sentry  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.integration.observability.conftest import Envelopes
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.usefixtures("postgresql")]
 

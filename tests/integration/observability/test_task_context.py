@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 from celery import chain, chord, group
-from celery.result import AsyncResult
 from django.db import transaction
 from structlog.contextvars import bound_contextvars, get_contextvars
 
@@ -21,6 +20,8 @@ from tests.proj.workers import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from celery.result import AsyncResult
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.usefixtures("postgresql")]
 
@@ -68,10 +69,15 @@ class Seen:
         return [named.get(each, each) for each in self.lineage[name]]
 
 
+def in_bulk(seen: Seen) -> None:
+    with seen.app.outbox_bulk():
+        seen.task("look").delay("child")
+
+
 CALLS: dict[str, Callable[[Seen], Any]] = {
     "call": lambda seen: seen.task("look").delay("child"),
     "held": lambda seen: seen.task("look").apply_async(("child",), countdown=0.01),
-    "bulk": lambda seen: _bulk(seen),
+    "bulk": in_bulk,
     "retry": lambda seen: seen.task("again").delay("child"),
     "link": lambda seen: seen.task("look").apply_async(
         ("child",), link=seen.task("look").si("linked")
@@ -90,11 +96,6 @@ EXPECTED = {
     "group": {"a": ["parent"], "b": ["parent"]},
     "chord": {"a": ["parent"], "body": ["parent", "a"]},
 }
-
-
-def _bulk(seen: Seen) -> None:
-    with seen.app.outbox_bulk():
-        seen.task("look").delay("child")
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_one_request_id_from_the_call_to_the_tasks_it_causes(
         call(seen.app, "seen.look", "unbound")
         wait_for(lambda: "unbound" in seen.context)
     assert seen.context == {
-        **dict.fromkeys(("parent", "child 0", "child 1"), {"request_id": "r-1"}),
+        **{name: {"request_id": "r-1"} for name in ("parent", "child 0", "child 1")},
         "unbound": {},
     }
 
