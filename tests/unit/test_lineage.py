@@ -23,7 +23,10 @@ def run() -> Callable[..., Any]:
     app = Celery("lineage", broker="memory://", set_as_current=False)
 
     def run(work: Callable[[Any], Any], task_id: str = "self", header: Any = None) -> Any:
-        task = app.task(lambda: work(app), name=f"lineage.{len(app.tasks)}", shared=False)
+        def body() -> Any:
+            return work(app)
+
+        task = app.task(body, name=f"lineage.{len(app.tasks)}", shared=False)
         headers = {} if header is None else {"outbox_lineage": header}
         request = {"id": task_id, "is_eager": True, "delivery_info": {}, **headers}
         return build_tracer(task.name, task, app=app)(task_id, [], {}, request).retval

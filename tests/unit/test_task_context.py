@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Barrier
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import gevent
 import pytest
 from celery import signals
 from celery.app.trace import build_tracer
@@ -32,7 +35,7 @@ class Worker:
         self.app = OutboxCelery("context", broker="memory://", set_as_current=False)
         self.app.conf.update(conf)
         self.seen: list[dict[str, Any]] = []
-        signals.worker_init.send(sender=SimpleNamespace(app=self.app))
+        signals.worker_init.send(sender=self)
 
     def run(self, work: Callable[[], Any] | None = None, **headers: Any) -> Any:
         def body() -> Any:
@@ -127,9 +130,30 @@ def test_only_the_variables_that_the_setting_names_are_bound() -> None:
 
 def test_a_worker_that_is_started_twice_binds_once() -> None:
     worker = Worker(**ON)
-    signals.worker_init.send(sender=SimpleNamespace(app=worker.app))
+    signals.worker_init.send(sender=worker)
     worker.run(lambda: bind_contextvars(user="changed"), outbox_context=json.dumps(CALLER))
     assert get_contextvars() == {}
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_tasks_that_run_at_the_same_time_have_their_own_variables(pool: str) -> None:
+    worker = Worker(**ON)
+    both_run = Barrier(2)
+
+    def run(number: int) -> None:
+        def work() -> None:
+            gevent.sleep(0) if pool == "gevent" else both_run.wait(5)
+            worker.seen.append(get_contextvars())
+
+        worker.run(work, outbox_context=json.dumps({"request_id": number}))
+
+    if pool == "gevent":
+        gevent.joinall([gevent.spawn(run, number) for number in range(2)], raise_error=True)
+    else:
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(run, range(2)))
+    for moment in (worker.seen[:2], worker.seen[2:]):
+        assert sorted(each["request_id"] for each in moment) == [0, 1]
 
 
 def test_the_tasks_of_another_app_are_left_alone() -> None:

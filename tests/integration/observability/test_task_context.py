@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from celery import chain, chord, group
+from celery.app.trace import build_tracer
 from django.db import transaction
 from structlog.contextvars import bound_contextvars, get_contextvars
 
@@ -138,6 +139,28 @@ def test_with_the_settings_a_message_differs_from_celerys_by_one_header_each(
         call(carrying, task_id="the-id")
         (after,) = published(watch, carrying)
     assert json.loads(after.headers.pop("outbox_context")) == {"request_id": "r-1"}
+    assert after == before
+    assert list(after.headers) == list(before.headers)
+
+
+def test_with_lineage_a_tasks_call_differs_by_one_header(
+    make_seen: Callable[..., Seen], watch: Callable[..., Any]
+) -> None:
+    def called_by_a_task(seen: Seen) -> Any:
+        def body() -> str:
+            return str(call(seen.app, task_id="child").id)
+
+        task = seen.app.task(body, name="seen.caller", shared=False)
+        request = {"id": "root", "is_eager": True, "delivery_info": {}}
+        assert build_tracer(task.name, task, app=seen.app)("root", [], {}, request).retval
+        (message,) = published(watch, seen.app)
+        return deepcopy(message)
+
+    plain = make_seen()
+    queue = plain.app.conf.task_default_queue
+    before = called_by_a_task(plain)
+    after = called_by_a_task(make_seen(outbox_lineage=True, task_default_queue=queue))
+    assert json.loads(after.headers.pop("outbox_lineage")) == ["root"]
     assert after == before
     assert list(after.headers) == list(before.headers)
 
