@@ -23,7 +23,7 @@ from kombu.utils.objects import cached_property
 from celery_outbox_steps.errors import describe
 from celery_outbox_steps.messages import ETA_HEADER
 from celery_outbox_steps.observe.log import log
-from celery_outbox_steps.settings import read
+from celery_outbox_steps.observe.recorders.structlog import bind_in_tasks
 from celery_outbox_steps.worker.options import install
 from django_integration.celery_hooks.fast_settings import install_fast_settings, with_fast_lookup
 from django_integration.celery_hooks.result_backends import stay_offline
@@ -230,10 +230,8 @@ class OutboxCelery(DjangoTaskByDefault):
 
     def _on_worker(self, sender: Any, **_: Any) -> None:
         """Sent before the pool forks, in every worker, with a relay or without."""
-        if sender.app is self and read(self.conf, "structlog_bind_in_tasks"):
-            from celery_outbox_steps.observe.recorders.structlog import TaskContext
-
-            TaskContext(self, read(self.conf, "structlog_context_keys")).connect()
+        if sender.app is self:
+            bind_in_tasks(self)
 
     def _on_configured(self, source: Any, **_: Any) -> None:
         install_fast_settings(source, self._forget_settings)

@@ -18,6 +18,7 @@ from structlog.contextvars import bind_contextvars, bound_contextvars, get_conte
 
 from celery_outbox_steps.errors import ConfigurationError
 from celery_outbox_steps.observe.recorders import recorders_for
+from celery_outbox_steps.observe.recorders.structlog import bind_in_tasks
 from celery_outbox_steps.settings import read
 from django_integration import OutboxCelery
 
@@ -35,7 +36,7 @@ class Worker:
         self.app = OutboxCelery("context", broker="memory://", set_as_current=False)
         self.app.conf.update(conf)
         self.seen: list[dict[str, Any]] = []
-        signals.worker_init.send(sender=self)
+        bind_in_tasks(self.app)
 
     def run(self, work: Callable[[], Any] | None = None, **headers: Any) -> Any:
         def body() -> Any:
@@ -130,7 +131,7 @@ def test_only_the_variables_that_the_setting_names_are_bound() -> None:
 
 def test_a_worker_that_is_started_twice_binds_once() -> None:
     worker = Worker(**ON)
-    signals.worker_init.send(sender=worker)
+    bind_in_tasks(worker.app)
     worker.run(lambda: bind_contextvars(user="changed"), outbox_context=json.dumps(CALLER))
     assert get_contextvars() == {}
 

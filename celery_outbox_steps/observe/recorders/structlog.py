@@ -17,6 +17,7 @@ from celery import signals
 
 from celery_outbox_steps.messages import CONTEXT_HEADER
 from celery_outbox_steps.observe.recorder import Recorder, shared
+from celery_outbox_steps.settings import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -56,6 +57,19 @@ class StructlogHeader(Recorder):
         message.headers.update(context_header(row.structlog_context))
 
 
+def bind_in_tasks(app: Any) -> None:
+    """Called when a worker of the app starts, before its pool forks. Nothing without the setting.
+
+    Once per app, however many workers of it a process starts: two receivers would bind twice, and
+    undo that in the wrong order.
+    """
+    if read(app.conf, "structlog_bind_in_tasks"):
+        context = TaskContext(app, read(app.conf, "structlog_context_keys"))
+        once = f"celery_outbox.{id(app)}"
+        signals.task_prerun.connect(context.bind, weak=False, dispatch_uid=once)
+        signals.task_postrun.connect(context.restore, weak=False, dispatch_uid=once)
+
+
 class TaskContext:
     """Binds the variables of the message around every task of an app.
 
@@ -71,12 +85,6 @@ class TaskContext:
         self._contextvars = structlog.contextvars
         self._tokens: dict[int, Mapping[str, Any]] = {}
         """What undoes the binding, by the identity of a request; tasks may run inside of tasks."""
-
-    def connect(self) -> None:
-        """Once per app, however many workers of it a process starts: two would undo each other."""
-        once = f"celery_outbox.{id(self._app)}"
-        signals.task_prerun.connect(self.bind, weak=False, dispatch_uid=once)
-        signals.task_postrun.connect(self.restore, weak=False, dispatch_uid=once)
 
     def bind(self, task: Any, **_: Any) -> None:
         """The task begins."""

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.postgresql, pytest.mark.usefixtures("postgresql")]
 
 
+FIXED = {"task_id": "the-id", "reply_to": "replies"}
+"""What would differ between two calls of different apps."""
+
+
 class Seen:
     """What tasks see when they run, by the argument that names the call."""
 
@@ -37,7 +41,7 @@ class Seen:
         self.app = app = OutboxCelery(
             "seen", broker="memory://", backend="cache+memory://", set_as_current=False
         )
-        app.conf.update(task_default_queue=f"seen-{uuid4().hex[:8]}", **conf)
+        app.conf.update({"task_default_queue": f"seen-{uuid4().hex[:8]}", **conf})
 
         @app.task(name="seen.look", bind=True, shared=False)
         def look(task: Any, *names: Any) -> str:
@@ -134,9 +138,9 @@ def test_with_the_settings_a_message_differs_from_celerys_by_one_header_each(
     settings = {"outbox_structlog_bind_in_tasks": True, "outbox_lineage": True}
     carrying = make_seen(**settings, task_default_queue=plain.conf.task_default_queue).app
     with bound_contextvars(request_id="r-1"):
-        call(plain, task_id="the-id")
+        call(plain, **FIXED)
         (before,) = deepcopy(published(watch, plain))
-        call(carrying, task_id="the-id")
+        call(carrying, **FIXED)
         (after,) = published(watch, carrying)
     assert json.loads(after.headers.pop("outbox_context")) == {"request_id": "r-1"}
     assert after == before
@@ -148,7 +152,7 @@ def test_with_lineage_a_tasks_call_differs_by_one_header(
 ) -> None:
     def called_by_a_task(seen: Seen) -> Any:
         def body() -> str:
-            return str(call(seen.app, task_id="child").id)
+            return str(call(seen.app, **FIXED).id)
 
         task = seen.app.task(body, name="seen.caller", shared=False)
         request = {"id": "root", "is_eager": True, "delivery_info": {}}
