@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -28,6 +29,15 @@ def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError
     return value
+
+
+def _boolean_if_installed(library: str) -> Callable[[Any], bool]:
+    def parse(value: Any) -> bool:
+        if _boolean(value) and find_spec(library) is None:
+            raise ValueError
+        return bool(value)
+
+    return parse
 
 
 def _integer(minimum: int) -> Callable[[Any], int]:
@@ -81,6 +91,9 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 BOOLEAN = Kind("True or False", _boolean, bool)
+BOOLEAN_IF_STRUCTLOG = Kind(
+    "False, or True if structlog is installed", _boolean_if_installed("structlog"), bool
+)
 COUNT = Kind("a whole number of at least 1", _integer(1), int)
 MAYBE_COUNT = Kind("None or a whole number of at least 1", _optional(_integer(1)), int)
 RETRIES = Kind("a whole number of at least 0", _integer(0), int)

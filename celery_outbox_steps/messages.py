@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 ETA_HEADER = "outbox_eta"
 """The header of a held message: the time that its call was wanted at, in ISO 8601."""
+CONTEXT_HEADER = "outbox_context"
+"""The header with the caller's structlog variables as JSON, if `structlog_bind_in_tasks` is on."""
+LINEAGE_HEADER = "outbox_lineage"
+"""The header with the ids of a task's ancestors as a JSON list, if `lineage` is on."""
 
 
 class CallerContext(NamedTuple):

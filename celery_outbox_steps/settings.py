@@ -16,6 +16,7 @@ from celery.utils.imports import symbol_by_name
 from celery_outbox_steps.errors import ConfigurationError
 from celery_outbox_steps.kinds import (
     BOOLEAN,
+    BOOLEAN_IF_STRUCTLOG,
     COUNT,
     DOTTED,
     FILE,
@@ -282,6 +283,20 @@ SETTINGS = (
         None,
         MAYBE_NAMES,
         "Store only these context variables of structlog. An empty list: none. Default: all.",
+    ),
+    Setting(
+        "structlog_bind_in_tasks",
+        False,
+        BOOLEAN_IF_STRUCTLOG,
+        "Send the caller's structlog variables with each message, in one header, and bind them "
+        "while its task runs. Set it for all processes: those that call, relay and run tasks.",
+    ),
+    Setting(
+        "lineage",
+        False,
+        BOOLEAN,
+        "Send the ids of all ancestors with each message that a task causes, in one header. "
+        "`lineage()` returns them to the task. Set it for the workers.",
     ),
     Setting(
         "metrics",

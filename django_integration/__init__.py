@@ -10,15 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from django_integration.ancestors import LineageFilter, lineage
     from django_integration.app import OutboxCelery
     from django_integration.enqueue.enqueuer import TransactionRequired
     from django_integration.inbox.once import once
 
-__all__ = ["OutboxCelery", "TransactionRequired", "once"]
+__all__ = ["LineageFilter", "OutboxCelery", "TransactionRequired", "lineage", "once"]
 
 _MODULES = {
+    "LineageFilter": "ancestors",
     "OutboxCelery": "app",
     "TransactionRequired": "enqueue.enqueuer",
+    "lineage": "ancestors",
     "once": "inbox.once",
 }
 

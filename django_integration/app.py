@@ -25,6 +25,7 @@ from kombu.utils.objects import cached_property
 from celery_outbox_steps.errors import StoreNotReady, describe
 from celery_outbox_steps.messages import ETA_HEADER
 from celery_outbox_steps.observe.log import log
+from celery_outbox_steps.observe.recorders.structlog import bind_in_tasks
 from celery_outbox_steps.worker.options import add_step, install
 from django_integration.celery_hooks.fast_settings import install_fast_settings, with_fast_lookup
 from django_integration.celery_hooks.other_apps import watch_other_apps
@@ -37,6 +38,7 @@ from django_integration.celery_hooks.tasks import (
 )
 from django_integration.conf import NOT_INSTALLED, DjangoDefaults, is_installed
 from django_integration.enqueue.capture import CapturingProducer
+from django_integration.enqueue.headers import with_headers
 from django_integration.enqueue.hold import when_of, without_time
 from django_integration.enqueue.keys import KEY, ON_CONFLICT, drop_key, take_key, wanted_key
 from django_integration.keys import stored_key
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from celery.result import AsyncResult
 
+    from django_integration.enqueue.keys import WantedKey
     from django_integration.schema import When
 
 _SEND_TASK = inspect.signature(Celery.send_task)
@@ -77,6 +80,7 @@ class OutboxCelery(DjangoTaskByDefault):
             # Older Celery treats the same method of two apps as one receiver.
             beat_starts.connect(self._on_beat, dispatch_uid=f"celery_outbox.{id(self)}")
         signals.task_failure.connect(self._on_failure, dispatch_uid=f"celery_outbox.{id(self)}")
+        signals.worker_init.connect(self._on_worker, dispatch_uid=f"celery_outbox.{id(self)}")
 
     def prepare_config(self, c: Any) -> Any:
         """As Celery's, but Django's settings are read faster."""
@@ -111,29 +115,43 @@ class OutboxCelery(DjangoTaskByDefault):
             asked = take_key(task, kwargs)
             key = wanted_key(asked, task, name, args, kwargs, strict=not self.current_worker_task)
         settings = self.outbox.settings
-        if settings.exclude_tasks and settings.excludes(name):
+        is_excluded = settings.exclude_tasks and settings.excludes(name)
+        if settings.adds_headers:
+            kwargs = with_headers(self, kwargs, direct=is_excluded)
+        if is_excluded:
             return super().send_task(*args, **kwargs)
-        options, when = kwargs, None
-        if "countdown" in kwargs or "eta" in kwargs:
-            when = when_of(kwargs, settings.hold)
-            options = kwargs if when is None else without_time(kwargs)
         try:
-            database = self.outbox.database(name, using)
-            producer, result = self.capture(args, options)
-            if not producer.messages:  # a custom AMQP class, or one in a test, dropped it
-                return result
-            if asked is None:
-                self.outbox.store(database, name, result.id, producer, when=when)
-            else:
-                # In a bulk, what became of a call with a key is known at its end.
-                result.was_stored = None if key else True
-                wanted = Key(stored_key(key.text), key.replace, result) if key else None
-                self.outbox.store(database, name, result.id, producer, when=when, key=wanted)
+            result = self._store(name, using, args, kwargs, key)
         except (InterfaceError, OperationalError) as exc:
             if self.current_worker_task is None or self.outbox.is_in_transaction(using):
                 raise
             log("celery_outbox_not_stored", name, describe(exc), task_name=name)
             return super().send_task(*args, **kwargs)
+        if asked is not None and key is None:
+            result.was_stored = True
+        return result
+
+    def _store(
+        self,
+        name: str,
+        using: str | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: WantedKey | None,
+    ) -> AsyncResult:
+        database, when = self.outbox.database(name, using), None
+        if "countdown" in kwargs or "eta" in kwargs:
+            when = when_of(kwargs, self.outbox.settings.hold)
+            kwargs = kwargs if when is None else without_time(kwargs)
+        producer, result = self.capture(args, kwargs)
+        if not producer.messages:  # a custom AMQP class, or one in a test, dropped it
+            return result
+        if key is None:
+            self.outbox.store(database, name, result.id, producer, when=when)
+        else:
+            result.was_stored = None  # in a bulk, that is known at its end
+            wanted = Key(stored_key(key.text), key.replace, result)
+            self.outbox.store(database, name, result.id, producer, when=when, key=wanted)
         return result
 
     async def asend_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
@@ -187,6 +205,8 @@ class OutboxCelery(DjangoTaskByDefault):
         drop_key(kwargs)
         with bypassing_outbox(bypass=False):
             _forget_last_eta(kwargs)
+            if settings.adds_headers:
+                kwargs = with_headers(self, kwargs, direct=True)
             when = when_of(kwargs, settings.hold_retries)
             if when is not None and not settings.excludes(name):
                 try:
@@ -237,6 +257,11 @@ class OutboxCelery(DjangoTaskByDefault):
             from django_integration.celery_hooks.failed_tasks import keep_failed_task
 
             keep_failed_task(self, sender, failure)
+
+    def _on_worker(self, sender: Any, **_: Any) -> None:
+        """Sent before the pool forks, in every worker, with a relay or without."""
+        if sender.app is self:
+            bind_in_tasks(self)
 
     def _on_configured(self, source: Any, **_: Any) -> None:
         install_fast_settings(source, self._forget_settings)

@@ -34,6 +34,16 @@ _traced_context: ContextVar[Context | None] = ContextVar("celery_outbox_traced",
 _registered: list[Recorder] = []
 
 
+class Publishing(Protocol):
+    """A batch while it is published."""
+
+    rows: list[ClaimedMessage]
+    outage: str
+    """Class and message of the error, if the broker was unavailable; empty until then."""
+    watchers: list[Callable[[Message], None]]
+    """Called with each message that is about to be sent."""
+
+
 class Recorder:
     """The hooks. Each does nothing until a subclass overrides it."""
 
@@ -59,8 +69,8 @@ class Recorder:
         The project's code that is called meanwhile runs outside this context: see `traced`.
         """
 
-    def around_publishing(self, rows: Sequence[ClaimedMessage]) -> Around:
-        """A batch is published."""
+    def around_publishing(self, batch: Publishing) -> Around:
+        """A batch is published. The hook may append to `batch.watchers`."""
 
     def on_opened(self, row: ClaimedMessage, message: Message) -> None:
         """A row that has a context became a message. The hook may add headers to the message."""
@@ -129,8 +139,8 @@ class Recorders:
     def storing(self, rows: Sequence[Any]) -> AbstractContextManager[Any]:
         return self._around("around_storing", rows)
 
-    def publishing(self, rows: Sequence[ClaimedMessage]) -> AbstractContextManager[Any]:
-        return self._around("around_publishing", rows)
+    def publishing(self, batch: Publishing) -> AbstractContextManager[Any]:
+        return self._around("around_publishing", batch)
 
     def about(self, row: ClaimedMessage) -> AbstractContextManager[Any]:
         return self._around("around_log_line", row)

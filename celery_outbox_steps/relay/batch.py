@@ -21,9 +21,9 @@ from celery_outbox_steps.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from celery_outbox_steps.messages import ClaimedMessage
+    from celery_outbox_steps.messages import ClaimedMessage, Message
     from celery_outbox_steps.observe.recorder import Recorders
     from celery_outbox_steps.store import RelayStore
 
@@ -49,6 +49,8 @@ class Batch:
         """Ids of rows that were interrupted together, one of which may be the cause."""
         self.outage = ""
         """Why the broker counts as unavailable; empty if it does not."""
+        self.watchers: list[Callable[[Message], None]] = []
+        """Recorders that want to see each message before it is sent."""
         self.duration = 0.0
         self._fenced = self._lost = 0
         self._unsettled: list[Outcome] = []

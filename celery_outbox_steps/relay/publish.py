@@ -9,6 +9,7 @@ sent again at most once. An outage spends no retry. The next step of the path is
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.classify import is_permanent
@@ -237,6 +238,9 @@ class PublishStep:
         if pause > 0:
             batch.add(Deferred(row, "the queue did not answer for another message", pause))
             return None
+        for watch in batch.watchers:
+            with suppress(Exception):
+                watch(message)
         return message
 
     def _outcome_of(self, row: ClaimedMessage, error: BaseException | None) -> Outcome:

@@ -119,7 +119,7 @@ class Relay:
         self._claims.keep_lease(batch)  # it may have waited for its turn, or the process was frozen
         is_probe = self.breaker.is_open
         claiming_ahead = nullcontext() if is_probe else self._claims.claiming_ahead_of(batch)
-        with claiming_ahead, self.recorders.publishing(batch.rows):
+        with claiming_ahead, self.recorders.publishing(batch):
             self._publish_step.publish_batch(batch)
         if batch.broker_answered:
             self.breaker.success()

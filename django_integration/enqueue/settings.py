@@ -65,6 +65,10 @@ class EnqueueSettings:
         self.hold_retries: float | None = read(app.conf, "hold_retries")
         self.redactor: Redactor | None = load(app.conf, "redactor")
         self.recorders = recorders_for(app, meters.get())
+        self.lineage: bool = read(app.conf, "lineage")
+        self.sends_context: bool = read(app.conf, "structlog_bind_in_tasks")
+        self.adds_headers = self.lineage or self.sends_context
+        """Whether a call needs a header of ours. Most projects have none of the two settings."""
         self.exclude_tasks = TaskNames(read(app.conf, "exclude_tasks"))
         self.keep_failed_tasks = TaskNames(read(app.conf, "keep_failed_tasks"))
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import cProfile
 import gc
 import pstats
+import sys
+from pathlib import Path
 
 import pytest
 from celery import Celery
 from django.db import transaction
 
 from tests.budgets.conftest import enqueue, needs_batches
+from tests.services import ROOT
 
 pytestmark = [
     pytest.mark.postgresql,
@@ -34,6 +37,18 @@ def calls(function, *args):
     profile = cProfile.Profile()
     profile.runcall(function, *args)
     return pstats.Stats(profile).total_calls
+
+
+def our_functions(function, *args):
+    """Names of those of our functions that running it calls."""
+    profile = cProfile.Profile()
+    profile.runcall(function, *args)
+    functions = pstats.Stats(profile).stats
+    return {
+        (Path(file).name, name)
+        for file, _, name in functions
+        if file.startswith((f"{ROOT}/celery_outbox_steps", f"{ROOT}/django_integration"))
+    }
 
 
 def single(task, count):
@@ -111,3 +126,31 @@ def test_a_bulk_takes_fewer_calls(app):
     with transaction.atomic():
         bulk(task, 5)
         assert calls(bulk, task, 100) <= BULK_AGAINST_SINGLE * calls(single, task, 100)
+
+
+@pytest.mark.parametrize("exclude", [(), ["budgets.*"]], ids=["stored", "excluded"])
+def test_a_call_runs_nothing_of_the_headers_that_the_project_did_not_ask_for(app, exclude):
+    app.conf.outbox_exclude_tasks = exclude
+    task = app.tasks["budgets.noop"]
+    with transaction.atomic():
+        single(task, 5)
+        files = {file for file, _ in our_functions(single, task, 5)}
+        assert files.isdisjoint({"headers.py", "ancestors.py"})
+        app.conf.outbox_lineage = True
+        single(task, 5)
+        assert "headers.py" in {file for file, _ in our_functions(single, task, 5)}
+
+
+def test_a_batch_runs_nothing_for_tracing_that_the_project_did_not_set_up(
+    app, relay_of, monkeypatch
+):
+    for library in ("trace", "instrumentation.utils"):
+        monkeypatch.delitem(sys.modules, f"opentelemetry.{library}", raising=False)
+    relay = relay_of(app)
+    enqueue(app, 5)
+    relay.run_once()
+    enqueue(app, 5)
+    called = our_functions(relay.run_once)
+    assert ("tick.py", "run_once") in called
+    assert "opentelemetry.py" not in {file for file, _ in called}
+    assert {("structlog.py", "on_opened"), ("structlog.py", "context_header")}.isdisjoint(called)

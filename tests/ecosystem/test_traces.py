@@ -106,13 +106,19 @@ def test_opentelemetry_has_one_trace_from_the_request_to_the_task(
     scene.worker()
     request = "trace.get_tracer('project').start_as_current_span('request')"
     scene.script("from opentelemetry import trace\n" + CALL.format(request=request, afterwards=""))
-    wait_for(lambda: "run/ship" in [span["name"] for span in spans()], 30, scene.logs)
+    wait_for(
+        lambda: {"run/ship", "send"} <= {span["name"].partition(" ")[0] for span in spans()},
+        30,
+        scene.logs,
+    )
     roots = [span["name"] for span in spans() if span["parent"] is None]
-    assert sorted(roots) == sorted([*OWN, "request"])
+    assert sorted(each.partition(" ")[0] for each in roots) == sorted([*OWN, "request", "send"])
     (trace,) = {span["trace"] for span in spans() if span["name"] == "request"}
     assert {span["name"] for span in spans() if span["trace"] == trace} >= {
         "request", "apply_async/ship", "run/ship",
     }  # fmt: skip
+    (batch,) = [span for span in spans() if span["name"].startswith("send ")]
+    assert batch["links"] == [trace]
 
 
 @SENTRY

@@ -33,7 +33,8 @@ WRONG = {
     "broker_outage_cooldown": float("nan"), "liveness_file": 3, "exclude_tasks": "name",
     "require_transaction": 1, "notify": None, "declare": "no", "retention": -1,
     "dlq_retention": "forever", "keep_failed_tasks": "name", "redactor": 3,
-    "structlog_context_keys": "request_id", "metrics": 1, "sample_interval": 0,
+    "structlog_context_keys": "request_id", "structlog_bind_in_tasks": "yes", "lineage": 1,
+    "metrics": 1, "sample_interval": 0,
 }  # fmt: skip
 
 

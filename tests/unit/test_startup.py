@@ -23,7 +23,8 @@ WRONG: dict[str, list[Any]] = {
     "hold": [-1, "1h", True], "hold_retries": [-1, float("inf")],
     "notify": ["no"], "declare": ["no"], "retention": ["1 day"], "dlq_retention": ["forever"],
     "redactor": [3, "json", "json.nothing"],
-    "structlog_context_keys": ["request_id"], "metrics": [1, "json", "no.such.sink"],
+    "structlog_context_keys": ["request_id"], "structlog_bind_in_tasks": ["yes"],
+    "lineage": [1], "metrics": [1, "json", "no.such.sink"],
     "metrics_task_names": ["a.b"], "sample_interval": [0],
 }  # fmt: skip
 

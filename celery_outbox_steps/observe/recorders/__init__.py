@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps.observe.metrics import Meter, Metrics
 from celery_outbox_steps.observe.recorder import Recorder, Recorders, registered
 from celery_outbox_steps.observe.recorders.ddtrace import Ddtrace
-from celery_outbox_steps.observe.recorders.opentelemetry import OpenTelemetry
+from celery_outbox_steps.observe.recorders.opentelemetry import BatchSpans, OpenTelemetry
 from celery_outbox_steps.observe.recorders.sentry import Sentry, SentryHeaders
-from celery_outbox_steps.observe.recorders.structlog import Structlog
+from celery_outbox_steps.observe.recorders.structlog import Structlog, StructlogHeader
 from celery_outbox_steps.settings import read
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ def recorders_for(app: Any, meter: Meter | None = None) -> Recorders:
 def _recorders(app: Any, meter: Meter | None) -> Iterator[Recorder]:
     # The order of nesting: the context manager of each is inside the one before.
     yield Structlog(read(app.conf, "structlog_context_keys"))
+    if read(app.conf, "structlog_bind_in_tasks"):
+        yield StructlogHeader()
     yield OpenTelemetry()
+    yield BatchSpans(app)
     yield Ddtrace()
     yield Sentry()
     yield SentryHeaders()

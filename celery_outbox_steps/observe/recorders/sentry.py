@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from celery_outbox_steps.messages import ClaimedMessage, Message
-    from celery_outbox_steps.observe.recorder import Around
+    from celery_outbox_steps.observe.recorder import Around, Publishing
 
 TRACE, BAGGAGE = "sentry-trace", "baggage"
 ORIGIN = "auto.queue.celery_outbox"
@@ -53,11 +53,12 @@ class Sentry(Recorder):
         sdk = initialised_sdk()
         return _unsampled(sdk) if sdk and streams(sdk) and _may_sample(sdk) else None
 
-    def around_publishing(self, rows: Sequence[ClaimedMessage]) -> Around:
+    def around_publishing(self, batch: Publishing) -> Around:
         """One span per batch, in the callers' trace if they all share one."""
         sdk = initialised_sdk()
         if sdk is None:
             return None
+        rows = batch.rows
         trace = shared(row.sentry_trace_id and row.sentry_trace_id[:32] for row in rows)
         headers = _trace_headers(rows[0]) if trace else {}
         return _segment(sdk, headers, len(rows)) if _may_sample(sdk, headers.get(TRACE)) else None

@@ -25,7 +25,12 @@ class ToFile(SpanExporter):
         with Path(os.environ["SPANS"]).open("a") as file:
             for span in spans:
                 parent = span.parent and span.parent.span_id
-                line = {"trace": span.context.trace_id, "parent": parent, "name": span.name}
+                line = {
+                    "trace": span.context.trace_id,
+                    "parent": parent,
+                    "name": span.name,
+                    "links": [link.context.trace_id for link in span.links],
+                }
                 file.write(json.dumps(line) + "\n")
         return SpanExportResult.SUCCESS
 

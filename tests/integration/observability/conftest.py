@@ -8,6 +8,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sentry_sdk
+from sentry_sdk.transport import Transport
 
 from celery_outbox_steps.observe.metrics import meter_for
 from celery_outbox_steps.observe.recorders import recorders_for
@@ -136,3 +138,49 @@ def records() -> Iterator[list[logging.LogRecord]]:
     yield found
     root.setLevel(before)
     root.removeHandler(handler)
+
+
+class Envelopes(Transport):
+    """Keeps what would be sent."""
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.envelopes: list[Any] = []
+
+    def capture_envelope(self, envelope: Any) -> None:
+        self.envelopes.append(envelope)
+
+    @property
+    def transactions(self) -> list[dict[str, Any]]:
+        found = [envelope.get_transaction_event() for envelope in self.envelopes]
+        return [event for event in found if event is not None]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        found = [envelope.get_event() for envelope in self.envelopes]
+        return [event for event in found if event is not None]
+
+    def spans(self) -> dict[str, str]:
+        """Streamed spans: their trace ids by name."""
+        items = [item for envelope in self.envelopes for item in envelope.items]
+        found = [item.payload.json["items"] for item in items if item.type == "span"]
+        return {span["name"]: span["trace_id"] for group in found for span in group}
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self.transactions if event["transaction"] == name]
+
+
+@pytest.fixture
+def make_sentry() -> Iterator[Callable[..., Envelopes]]:
+    def make(**options: Any) -> Envelopes:
+        transport = Envelopes()
+        sentry_sdk.init(
+            "https://key@sentry.invalid/1",
+            transport=transport,
+            **{"traces_sample_rate": 1.0, **options},
+        )
+        return transport
+
+    yield make
+    sentry_sdk.get_client().close()
+    sentry_sdk.get_global_scope().set_client(None)
