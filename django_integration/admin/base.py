@@ -13,7 +13,7 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_permission_codename
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.http import HttpResponseRedirect
 from django.urls import reverse
 from django.utils.text import capfirst
@@ -171,14 +171,16 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
         name = request.POST["action"]
         if name not in offered or not self.has_view_permission(request, row):
             raise PermissionDenied
+        if request.POST.get("ids", "") not in ("", object_id):
+            raise SuspiciousOperation("the confirmed ids are not those of this page")
         chosen = self.get_queryset(request).filter(pk__in=[] if row is None else [row.pk])
         page: HttpResponse | None = offered[name][0](self, request, chosen)
         if page is not None:
             return page
         if chosen.exists():
             return HttpResponseRedirect(request.path)
-        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_changelist"
-        return HttpResponseRedirect(reverse(name))
+        table = f"{self.opts.app_label}_{self.opts.model_name}"
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{table}_changelist"))
 
     def possible(self, request: HttpRequest, object_id: str) -> list[Operation]:
         """What can be done with this row now, by this user."""

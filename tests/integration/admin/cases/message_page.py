@@ -268,6 +268,15 @@ def test_a_row_that_was_published_meanwhile_is_left_alone(boss: Client) -> None:
     assert boss.post(url_of(row), {"action": "retry_now"}).context["ready"] == 0
 
 
+@pytest.mark.parametrize("others", ["{other}", "{row},{other}", "x", "0{row}"])
+def test_a_page_changes_no_other_row(boss: Client, others: str) -> None:
+    row, other = waiting(), waiting()
+    forged = {"action": "discard", "confirmed": "yes"}
+    ids = others.format(row=row.pk, other=other.pk)
+    assert boss.post(url_of(row), {**forged, "ids": ids}).status_code == 400
+    assert CeleryOutbox.objects.count() == 2
+
+
 def test_each_button_has_its_permission() -> None:
     may_change = client_of(person("view_celeryoutbox", "change_celeryoutbox"))
     may_delete = client_of(person("view_celeryoutbox", "delete_celeryoutbox"))

@@ -183,7 +183,7 @@ def test_failing_rows_are_seen_behind_a_backlog() -> None:
     found = client_of(person(superuser=True)).get(reverse(OUTBOX)).context["summary"]
     tiles = {tile.name: tile.value for tile in found.tiles}
     assert tiles["Failing"] == "50,000+"
-    assert found.failing[0]["last_error"] == "NotFound: no exchange"
+    assert found.tables.failing[0]["last_error"] == "NotFound: no exchange"
 
 
 @pytest.mark.django_db
