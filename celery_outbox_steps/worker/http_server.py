@@ -112,7 +112,8 @@ class HttpServer:
     def _leave_to_parent(self) -> None:
         """In a child: close the copies, and shut nothing down, which would reach the parent's."""
         for inherited in (self._socket, *self._open):
-            inherited.close()
+            with suppress(OSError):
+                os.close(inherited.detach())  # close() would wait for the file of a request
 
 
 class Handler(BaseHTTPRequestHandler):

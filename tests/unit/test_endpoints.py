@@ -118,8 +118,9 @@ def test_a_thread_that_has_ended_is_dead(bench: Bench, monkeypatch: pytest.Monke
     wait_for(lambda: is_ready(bench))
     bench.stop(2)
     assert ask("/livez", bench)[0] == 200  # it was stopped
-    monkeypatch.setattr(bench.service, "_stopping", SimpleNamespace(is_set=lambda: False))
-    assert ask("/livez", bench) == (503, "memory: the relay's thread has ended\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.service, "_stopping", SimpleNamespace(is_set=lambda: False))
+        assert ask("/livez", bench) == (503, "memory: the relay's thread has ended\n")
 
 
 def test_a_worker_that_drains_is_alive_and_not_ready(bench: Bench) -> None:

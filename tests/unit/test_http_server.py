@@ -151,7 +151,7 @@ def test_a_server_that_was_never_started_can_be_closed() -> None:
 def test_a_child_of_the_process_does_not_keep_the_port() -> None:
     server = serve()
     port = server.address.port
-    with socket.create_connection(("127.0.0.1", port)) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(b"GET /livez HTTP/1.0\r\n")  # a connection that the child inherits too
         wait_for(lambda: server._open)
         started, end = os.pipe(), os.pipe()
