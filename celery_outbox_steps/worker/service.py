@@ -96,7 +96,7 @@ class RelayService:
         self._failures = 0
         self._to_tell: list[str] = []
         self._touched = self._sampled = float("-inf")
-        self._last_sample: Sample | None = None
+        self._last_sample: tuple[Sample | None, float] = None, self._sampled
         self._moved = monotonic()
         self._thread = threading.Thread(
             target=self._main, name=f"outbox-relay-{store.name}", daemon=True
@@ -222,8 +222,9 @@ class RelayService:
     @property
     def sample(self) -> Sample | None:
         """The last sample, while this relay is at work and the sample is not out of date."""
-        is_fresh = monotonic() - self._sampled <= self._config.sample_interval + SAMPLE_KEPT
-        return self._last_sample if is_fresh and self.at_work else None
+        sample, taken = self._last_sample
+        is_fresh = monotonic() - taken <= self._config.sample_interval + SAMPLE_KEPT
+        return sample if is_fresh and self.at_work else None
 
     @property
     def pause_reason(self) -> str | None:
@@ -405,11 +406,11 @@ class RelayService:
     def _sample(self) -> None:
         due = monotonic() - self._sampled >= self._config.sample_interval
         if due and self.recorders.want_samples:
-            self._sampled = monotonic()  # also if it fails: the next one is due after the interval
+            self._sampled = monotonic()
             with forks.barrier:
-                self._last_sample = None
-                self._last_sample = self.store.sample()
-                self.journal.sampled(self._last_sample)
+                sample = self.store.sample()
+                self._last_sample = sample, self._sampled
+                self.journal.sampled(sample)
 
     def _note_movement(self) -> None:
         """For `/livez`, and for the liveness file."""

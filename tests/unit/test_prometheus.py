@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from celery_outbox_steps.observe.recorder import Recorders
 from celery_outbox_steps.observe.recorders import prometheus
 from celery_outbox_steps.observe.recorders.prometheus import PrometheusSink
 from celery_outbox_steps.settings import RelayConfig
+from celery_outbox_steps.store import Sample
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 from celery_outbox_steps.worker import service as services
 from celery_outbox_steps.worker.gauges import STATES
@@ -247,6 +249,32 @@ def test_a_sample_that_is_out_of_date_is_not_shown(
     wait_for(lambda: len(relay.rows()) == 4)
     monkeypatch.setattr(services, "SAMPLE_KEPT", -1.0)
     assert relay.rows() == {}
+
+
+def test_a_scrape_while_a_sample_is_taken_shows_the_one_before() -> None:
+    class SlowStore(MemoryStore):
+        may_answer = threading.Event()
+        asked = threading.Semaphore(0)
+
+        def sample(self) -> Sample:
+            self.asked.release()
+            assert self.may_answer.wait(10)
+            return super().sample()
+
+    store = SlowStore()
+    relay = Measured(store)
+    relay.started()
+    assert store.asked.acquire(timeout=10)
+    assert relay.rows() == {}
+    store.may_answer.set()
+    wait_for(lambda: len(relay.rows()) == 4)
+    store.may_answer.clear()
+    while store.asked.acquire(blocking=False):  # those that were answered
+        pass
+    assert store.asked.acquire(timeout=10)
+    assert len(relay.rows()) == 4
+    store.may_answer.set()
+    relay.stop(2)
 
 
 def test_rows_that_were_fenced_are_counted_from_zero(two: tuple[Measured, Measured]) -> None:
