@@ -22,7 +22,6 @@ from celery_outbox_steps.observe.recorder import Recorders
 from celery_outbox_steps.observe.recorders import prometheus
 from celery_outbox_steps.observe.recorders.prometheus import PrometheusSink
 from celery_outbox_steps.settings import RelayConfig
-from celery_outbox_steps.store import Sample
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 from celery_outbox_steps.worker import service as services
 from celery_outbox_steps.worker.gauges import STATES
@@ -33,6 +32,8 @@ from tests.unit.test_service import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from celery_outbox_steps.store import Sample
 
 ROW = ClaimedMessage(1, "id", "task", "[]", "{}", "{}", None, 0, 1, None, None, None, None, 0.0)
 COUNTED = {("messages.published", "shop.ship"): 3, ("messages.published", "shop.bill"): 2}
