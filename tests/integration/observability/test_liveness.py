@@ -214,6 +214,7 @@ def test_the_documented_worker_passes_all_documented_probes(
     assert alive(file)
 
 
-def test_the_full_example_has_the_same_probe() -> None:
+def test_the_full_example_has_the_same_probes() -> None:
     container = documented("worker")["spec"]["template"]["spec"]["containers"][0]
-    assert container["livenessProbe"] == documented("liveness")["livenessProbe"]
+    for name, probe in documented("probes").items():
+        assert container[name] == {**probe, "httpGet": {**probe["httpGet"], "port": "outbox"}}
