@@ -11,7 +11,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
+
+LOOPBACK = "127.0.0.1"
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,41 @@ def _path_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], Any]:
     return lambda value: value if is_valid(value) else _path(value)
 
 
+def _several(parse: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """None, one value, a list of them, or a text with commas; each value once."""
+
+    def parse_each(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            value = [each.strip() for each in value.split(",")]
+        elif not isinstance(value, (list, tuple)):
+            value = [] if value is None else [value]
+        found: list[Any] = []
+        for each in value:
+            found += [parse(each)] if each not in found else []
+        return tuple(found)
+
+    return parse_each
+
+
+def _address(value: Any) -> Address:
+    """A port on the loopback interface, or HOST:PORT; an IPv6 address stands in brackets."""
+    if isinstance(value, Address):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError
+    host, colon, port = str(value).strip().rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise ValueError
+    return Address(_host(host) if colon else LOOPBACK, int(port))
+
+
+def _host(text: str) -> str:
+    bare = text.removeprefix("[").removesuffix("]")
+    if not bare or text != (f"[{bare}]" if ":" in bare else bare):
+        raise ValueError
+    return bare
+
+
 def _is_app(value: Any) -> bool:
     return hasattr(value, "conf") and hasattr(value, "send_task")
 
@@ -109,6 +157,14 @@ FILE = Kind("None or a file path", _optional(_path))
 DOTTED = Kind("a dotted path or a callable", _path_of(callable), can_name=callable)
 MAYBE_DOTTED = Kind(
     "None, a dotted path or a callable", _optional(_path_of(callable)), can_name=callable
+)
+SINKS = Kind(
+    "None, a dotted path or a callable, or a list of these",
+    _several(_path_of(callable)),
+    can_name=callable,
+)
+MAYBE_ADDRESS = Kind(
+    'None, a port, or "HOST:PORT" such as "0.0.0.0:9100" or "[::1]:9100"', _optional(_address)
 )
 MAYBE_APP = Kind(
     "None, a dotted path or a Celery app", _optional(_path_of(_is_app)), can_name=_is_app

@@ -20,6 +20,7 @@ from celery_outbox_steps.kinds import (
     COUNT,
     DOTTED,
     FILE,
+    MAYBE_ADDRESS,
     MAYBE_APP,
     MAYBE_COUNT,
     MAYBE_DOTTED,
@@ -30,11 +31,12 @@ from celery_outbox_steps.kinds import (
     PAUSE,
     RETRIES,
     SECONDS,
+    SINKS,
     Kind,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +74,22 @@ class Setting:
 
     def load(self, value: Any) -> Any:
         """Like `parse`, but a dotted path is replaced by the object that it names."""
-        value, can_name = self.parse(value), self.kind.can_name
-        if can_name is None or not isinstance(value, str):
+        value = self.parse(value)
+        if self.kind.can_name is None:
+            return value
+        if isinstance(value, tuple):
+            return tuple(self._named(each, self.kind.can_name) for each in value)
+        return self._named(value, self.kind.can_name)
+
+    def _named(self, value: Any, is_right: Callable[[Any], bool]) -> Any:
+        """The object that a dotted path names; anything else is that object already."""
+        if not isinstance(value, str):
             return value
         try:
             found = symbol_by_name(self.aliases.get(value, value))
         except Exception as exc:  # the project's code is imported, and may raise anything
             raise self._unusable(value, f"can't be imported: {exc}") from exc
-        if not can_name(found):
+        if not is_right(found):
             raise self._unusable(value, f"names {found!r}, which is of the wrong type")
         return found
 
@@ -201,6 +211,14 @@ SETTINGS = (
         flag=True,
     ),
     Setting(
+        "http",
+        None,
+        MAYBE_ADDRESS,
+        "Where a worker that has --outbox-relay serves /livez, /readyz and /metrics: a port, or a "
+        "host and a port. Loopback, unless a host is named.",
+        flag=True,
+    ),
+    Setting(
         "exclude_tasks",
         (),
         NAMES,
@@ -300,12 +318,16 @@ SETTINGS = (
     ),
     Setting(
         "metrics",
-        None,
-        MAYBE_DOTTED,
-        'Dotted path of a function that takes the app and returns a metrics sink, or "datadog". '
+        (),
+        SINKS,
+        'Where metrics go: "prometheus", "datadog", the dotted path of a function that takes the '
+        "app and returns a metrics sink, or several of these; in a flag with commas between them. "
         "Default: no metrics.",
         flag=True,
-        aliases={"datadog": "celery_outbox_steps.observe.recorders.datadog:sink"},
+        aliases={
+            name: f"celery_outbox_steps.observe.recorders.{name}:sink"
+            for name in ("prometheus", "datadog")
+        },
     ),
     Setting(
         "metrics_task_names",

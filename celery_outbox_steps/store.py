@@ -27,13 +27,23 @@ INTERRUPTED = "the relay ended while it published this message"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The values of the three gauges. Counts are capped, so that sampling stays cheap."""
+    """The values of the gauges. Counts are capped, so that sampling stays cheap."""
 
     depth: int
     """Rows that are due or were attempted: what is stored for later is no backlog."""
     dead_letters: int
+    """Of both kinds."""
+    failed_tasks: int
+    """Of the dead letters, those of kind "task"."""
     oldest_pending_seconds: float
-    """For how long the oldest of these rows should have been published."""
+    """For how long the oldest row of `depth` should have been published."""
+    oldest_due_seconds: float
+    """The same, of rows that are due now: what backs off does not count."""
+    waiting: int
+    """Rows in the four states, as in `Stats`."""
+    scheduled: int
+    in_flight: int
+    backing_off: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,15 @@ def settings() -> str:
 def metrics() -> str:
     from celery_outbox_steps.observe.metrics import METRICS
 
-    rows = ["| metric | kind | tags | meaning |", "|---|---|---|---|"]
+    rows = [
+        "| DogStatsD, your sink | Prometheus | kind | tags | meaning |",
+        "|---|---|---|---|---|",
+    ]
     for name, metric in METRICS.items():
-        rows.append(f"| `{name}` | {metric.kind} | {_names(metric.tags)} | {_cell(metric.help)} |")
+        names = [name if metric.pushed else "", metric.prometheus]
+        cells = [*(f"`{each}`" if each else "" for each in names), metric.kind]
+        cells += [_names(metric.tags), _cell(metric.help)]
+        rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return "\n".join(rows)
 
 

@@ -92,6 +92,11 @@ def state_of(row: MemoryRow, now: float) -> str:
     return "scheduled" if wanted_later else "backing_off"
 
 
+def seconds_overdue(pending: list[MemoryRow], now: float) -> float:
+    """For how long the row that has been due longest has been due."""
+    return max([0.0, *(now - (row.due_at or now) for row in pending)])
+
+
 def seconds_held(row: MemoryRow) -> float:
     return 0.0 if row.eta is None else max(0.0, row.eta - row.created_at)
 

@@ -55,6 +55,7 @@ from celery_outbox_steps.testing.memory_rows import (
     may_settle,
     scheduled_call,
     seconds_held,
+    seconds_overdue,
     state_of,
     top_failing,
 )
@@ -198,9 +199,16 @@ class MemoryStore:
 
     def sample(self) -> Sample:
         with self._lock:
-            now = self._clock()
-            late = [row for row in self._pending() if state_of(row, now) != "scheduled"]
-            return Sample(len(late), len(self.dead_letters), self._age(late))
+            pending, now = self._pending(), self._clock()
+            late = [row for row in pending if state_of(row, now) != "scheduled"]
+            return Sample(
+                **counted_by_state(pending, now),
+                depth=len(late),
+                dead_letters=len(self.dead_letters),
+                failed_tasks=len(self._selected(DeadLetters(kind=TASK))),
+                oldest_pending_seconds=self._age(late),
+                oldest_due_seconds=seconds_overdue(pending, now),
+            )
 
     def stats(self, top: int = 10) -> Stats:
         with self._lock:
@@ -212,7 +220,7 @@ class MemoryStore:
                 dead_letters=len(self.dead_letters),
                 failed_tasks=len(self._selected(DeadLetters(kind=TASK))),
                 published=len(self.rows) - len(pending),
-                oldest_due_seconds=max([0.0, *(now - (row.due_at or now) for row in pending)]),
+                oldest_due_seconds=seconds_overdue(pending, now),
                 capped=False,
                 holders=self._holders(),
                 top_failing=top_failing(failing, top),

@@ -33,9 +33,14 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.messages import BatchResult
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import RelayStore
+    from celery_outbox_steps.store import RelayStore, Sample
 
 LIVENESS_INTERVAL = 1.0
+LONGEST_STILL = 180.0
+"""Seconds without a movement of the loop after which `/livez` fails, at least: an operating system
+needs about 130 to give up connecting to a host that does not answer."""
+SAMPLE_KEPT = 60.0
+"""Seconds after which a sample that should have been replaced is not shown any more."""
 SPREAD, LONGEST_SPREAD = 0.005, 5.0
 """Seconds over which the members that stand by stop: for each of them, and at most."""
 SETTLE_MARGIN = 1.0
@@ -91,6 +96,8 @@ class RelayService:
         self._failures = 0
         self._to_tell: list[str] = []
         self._touched = self._sampled = float("-inf")
+        self._last_sample: tuple[Sample | None, float] = None, self._sampled
+        self._moved = monotonic()
         self._thread = threading.Thread(
             target=self._main, name=f"outbox-relay-{store.name}", daemon=True
         )
@@ -100,6 +107,7 @@ class RelayService:
     # -- called by the steps and by remote control, from other threads ----------------------------
 
     def start(self) -> None:
+        self._moved = monotonic()
         self._thread.start()
 
     def broker_up(self) -> None:
@@ -157,7 +165,7 @@ class RelayService:
             "database": self.store.name,
             "relay": self.relay_id,
             "state": self.state,
-            "pause_reason": self._shown_pause_reason(),
+            "pause_reason": self.pause_reason,
             "published_per_second": round(self.journal.rate(), 2),
             "seconds_since_publish": None if since is None else round(monotonic() - since, 1),
             "last_error": self.journal.last_error,
@@ -186,7 +194,41 @@ class RelayService:
             return fleet.COOLING_DOWN
         return fleet.RELAYING if at_work else fleet.STANDING_BY
 
-    def _shown_pause_reason(self) -> str | None:
+    @property
+    def is_connected(self) -> bool:
+        """Whether the worker's broker connection is up."""
+        return self._broker_is_up.is_set()
+
+    @property
+    def breaker_is_open(self) -> bool:
+        """Whether it claims next to nothing, because the broker accepted no messages."""
+        return self._relay.breaker.is_open
+
+    @property
+    def has_checked_in(self) -> bool:
+        """Whether it has reached its database at least once."""
+        return self._membership.is_known
+
+    @property
+    def seconds_still(self) -> float:
+        """Seconds since the loop moved last: a few, unless a call in it hangs."""
+        return monotonic() - self._moved
+
+    @property
+    def longest_still(self) -> float:
+        """From then on it counts as hanging: no tick takes that long, also with a slow broker."""
+        return max(LONGEST_STILL, 6 * self._config.send_timeout)
+
+    @property
+    def sample(self) -> Sample | None:
+        """The last sample, while this relay is at work and the sample is not out of date."""
+        sample, taken = self._last_sample
+        is_fresh = monotonic() - taken <= self._config.sample_interval + SAMPLE_KEPT
+        return sample if is_fresh and self.at_work else None
+
+    @property
+    def pause_reason(self) -> str | None:
+        """Why it is paused; None if it is not."""
         pause = self._membership.place.pause if self.at_work else None
         return self._pause_reason if pause is None else pause.reason
 
@@ -196,7 +238,7 @@ class RelayService:
         self._report(self.journal.started, batch_size=self._config.batch_size)
         while not self._stopping.is_set():
             self._run_with_backoff(self._loop_once)
-            self._touch_liveness_file()
+            self._note_movement()
         self._shut_down()
         wakeups.unregister(self.store.name, self.store.wake)
         self._report(self.journal.stopped, counters=dict(self.journal.counters))
@@ -304,7 +346,7 @@ class RelayService:
         """Run a unit of the relay's work inside the fork barrier, and report its result."""
         with forks.barrier:
             result = unit()
-        self.journal.batch(result)
+            self.journal.batch(result)  # here: a metrics library has locks that a fork would copy
         return result
 
     def _run_with_backoff(self, step: Callable[..., Any], *args: Any) -> None:
@@ -348,7 +390,7 @@ class RelayService:
         while (remaining := end - monotonic()) > 0:
             if wait(min(remaining, LIVENESS_INTERVAL)):
                 return
-            self._touch_liveness_file()
+            self._note_movement()
 
     def _tell_fleet(self) -> None:
         """A relay at work can work again: others should see that now, not at the next check-in."""
@@ -365,9 +407,14 @@ class RelayService:
         due = monotonic() - self._sampled >= self._config.sample_interval
         if due and self.recorders.want_samples:
             self._sampled = monotonic()
-            self.journal.sampled(self.store.sample())
+            with forks.barrier:
+                sample = self.store.sample()
+                self._last_sample = sample, self._sampled
+                self.journal.sampled(sample)
 
-    def _touch_liveness_file(self) -> None:
+    def _note_movement(self) -> None:
+        """For `/livez`, and for the liveness file."""
+        self._moved = monotonic()
         if self._config.liveness_file and monotonic() - self._touched >= LIVENESS_INTERVAL:
             self._touched = monotonic()
             try:

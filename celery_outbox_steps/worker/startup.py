@@ -21,11 +21,15 @@ from celery_outbox_steps.observe.metrics import meter_for
 from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import BY_NAME, SETTINGS, RelayConfig, read, validate
 from celery_outbox_steps.store import RelayStore, load_stores
+from celery_outbox_steps.worker.endpoints import Endpoints
 from celery_outbox_steps.worker.group import RelayGroup
+from celery_outbox_steps.worker.http_server import HttpServer
 from celery_outbox_steps.worker.service import RelayService
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from celery_outbox_steps.observe.metrics import Meter
 
 GREEN_POOLS = (".gevent", ".eventlet")
 
@@ -41,7 +45,8 @@ def apply_flags(app: Any, options: Mapping[str, Any]) -> bool:
     """Write the `--outbox-*` flags into the app's configuration. Returns whether to relay.
 
     A flag overrides its setting. `--outbox-relay` is not written: it applies to this worker only,
-    and another worker of the same app and process may run without a relay.
+    and another worker of the same app and process may run without a relay. `--outbox-http` without
+    a relay is refused, because a probe would fail without a reason; the setting alone is ignored.
     """
     relay = options.get(BY_NAME["relay"].conf_name)
     with _refusing():
@@ -49,7 +54,12 @@ def apply_flags(app: Any, options: Mapping[str, Any]) -> bool:
             value = options.get(setting.conf_name)
             if value is not None and setting.name != "relay":
                 app.conf[setting.conf_name] = setting.parse(value, setting.flag_name)
-        return bool(read(app.conf, "relay") if relay is None else relay)
+        relays = bool(read(app.conf, "relay") if relay is None else relay)
+        if not relays and options.get(BY_NAME["http"].conf_name) is not None:
+            raise ConfigurationError(
+                "--outbox-http needs --outbox-relay: it answers for the relay of this worker."
+            )
+        return relays
 
 
 def build_relays(worker: Any) -> RelayGroup:
@@ -58,13 +68,14 @@ def build_relays(worker: Any) -> RelayGroup:
     with _refusing():
         validate(app.conf)
         config, stores = RelayConfig.from_app(app), load_stores(app)
-        recorders = recorders_for(app, meter_for(app))
+        meter = meter_for(app)
+        recorders = recorders_for(app, meter)
         for store in stores:
             _refuse_incomplete(store)
             _refuse_blocking_driver(worker, store)
             recorders.run_untraced(_check, store)
         several = len(stores) > 1
-        return RelayGroup(
+        relays = RelayGroup(
             [
                 RelayService(
                     app,
@@ -77,6 +88,18 @@ def build_relays(worker: Any) -> RelayGroup:
                 for store in stores
             ]
         )
+        _let_see(worker, relays, meter)
+        return relays
+
+
+def _let_see(worker: Any, relays: RelayGroup, meter: Meter | None) -> None:
+    """Metrics and HTTP endpoints ask the relays, if they are switched on."""
+    if meter is not None:
+        meter.watch(relays)
+    address = read(worker.app.conf, "http")
+    if address is not None:
+        relays.server = HttpServer(address, Endpoints(relays, meter).answer)
+        announce(worker, f"http://{address} has /livez, /readyz and /metrics")
 
 
 def announce(worker: Any, text: str) -> None:

@@ -47,7 +47,8 @@ class OutboxRelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
         return relays
 
     def stop(self, worker: Any) -> None:
-        """Nothing: the pool has yet to drain. `BrokerConnectionStep.shutdown` stops the relay."""
+        """The pool has yet to drain: `BrokerConnectionStep.shutdown` stops the relay after that."""
+        worker.outbox_relays.drain()
 
     def terminate(self, worker: Any) -> None:
         worker.outbox_relays.stop(COLD_SHUTDOWN)

@@ -38,13 +38,18 @@ STATEMENT_JITTER = 0.01
 
 
 def read_sample(session: Session, dialect: Dialect) -> Sample:
-    """The three gauges, in cheap statements. Rows that are stored for later do not count."""
-    due, due_age = _sample_part(session, dialect, DUE_TIME_REACHED)
-    tried, tried_age = _sample_part(session, dialect, DUE_TIME_AHEAD)
-    if due > SAMPLE_CAP:
-        due = max(SAMPLE_CAP, planned_rows(session, dialect, DUE_TIME_REACHED))
-    dead, _ = _count(session, DEAD_LETTER, "", SAMPLE_CAP)
-    return Sample(due + tried, dead, max(due_age, tried_age))
+    """The gauges, in three cheap statements."""
+    due = _read_part(session, dialect, DUE_TIME_REACHED, SAMPLE_CAP)
+    ahead = _read_part(session, dialect, DUE_TIME_AHEAD, SAMPLE_CAP)
+    dead, failed_tasks, _ = _count_dead(session, SAMPLE_CAP)
+    return Sample(
+        **_by_state(due, ahead),
+        depth=due.late + due.uncounted + ahead.late,
+        dead_letters=dead,
+        failed_tasks=failed_tasks,
+        oldest_pending_seconds=max(due.age, ahead.age),
+        oldest_due_seconds=due.oldest,
+    )
 
 
 def seconds_until_next(session: Session, dialect: Dialect, since: float) -> float | None:
@@ -64,29 +69,12 @@ def next_due_statement(dialect: Dialect) -> str:
     )
 
 
-def _sample_part(session: Session, dialect: Dialect, part: State) -> tuple[int, float]:
-    """Of what is due, or of what is due later: the backlog, and its age.
-
-    The backlog is what is due or was attempted. Its age counts from the first due time.
-    """
-    late = f"{dialect.is_state(DUE_TIME_REACHED)} OR {dialect.is_state(POSTPONED)}"
-    backlog, oldest = session.rows(
-        "SELECT sum(late), max(CASE WHEN late = 1 THEN age END) FROM ("
-        f"SELECT CASE WHEN {late} THEN 1 ELSE 0 END AS late,"
-        f" {dialect.seconds_waited} - {dialect.seconds_held} AS age"
-        f" FROM {OUTBOX}{dialect.due_index_hint} WHERE {dialect.is_state(part)}"
-        " ORDER BY due_at, id LIMIT %s) AS part",
-        [SAMPLE_CAP + 1],
-    )[0]
-    return int(backlog or 0), _age(oldest)
-
-
 def read_stats(session: Session, dialect: Dialect, top: int) -> Stats:
     """Everything that `celery outbox status` shows."""
-    due = _read_part(session, dialect, DUE_TIME_REACHED)
-    ahead = _read_part(session, dialect, DUE_TIME_AHEAD)
+    due = _read_part(session, dialect, DUE_TIME_REACHED, STATS_CAP)
+    ahead = _read_part(session, dialect, DUE_TIME_AHEAD, STATS_CAP)
     failing, top_failing = _failing(session, dialect, top)
-    dead, failed_tasks, dead_capped = _count_dead(session)
+    dead, failed_tasks, dead_capped = _count_dead(session, STATS_CAP)
     kept, kept_capped = _count(session, OUTBOX, f"WHERE {PUBLISHED.text}", STATS_CAP)
     return Stats(
         **_by_state(due, ahead),
@@ -108,31 +96,42 @@ class Part(NamedTuple):
     leased: int
     postponed: int
     """Of the unleased ones."""
+    late: int
+    """The backlog: what is due, or was attempted."""
     oldest: float
+    """The longest time that a row has been due."""
+    age: float
+    """The same of the backlog, from the time at which a row was due first."""
     capped: bool
     uncounted: int
     """Beyond the cap, by the database's estimate."""
 
 
-def _read_part(session: Session, dialect: Dialect, part: State) -> Part:
+def _read_part(session: Session, dialect: Dialect, part: State, cap: int) -> Part:
     """Counted apart from the other part: many scheduled rows can't hide a backlog, or be hidden."""
-    rows, leased, postponed, oldest = session.rows(
-        "SELECT count(*), sum(leased), sum(postponed), max(overdue) FROM ("
+    rows, leased, postponed, late, oldest, age = session.rows(
+        "SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),"
+        " max(CASE WHEN late = 1 THEN age END) FROM ("
         f"SELECT {_flag(dialect, LEASED)} AS leased,"
         f" {_flag(dialect, UNLEASED & POSTPONED)} AS postponed,"
-        f" -({dialect.seconds_until.format('due_at')}) AS overdue"
+        f" CASE WHEN {dialect.is_state(DUE_TIME_REACHED)} OR {dialect.is_state(POSTPONED)}"
+        " THEN 1 ELSE 0 END AS late,"
+        f" -({dialect.seconds_until.format('due_at')}) AS overdue,"
+        f" {dialect.seconds_waited} - {dialect.seconds_held} AS age"
         f" FROM {OUTBOX}{dialect.due_index_hint} WHERE {dialect.is_state(part)}"
         " ORDER BY due_at, id LIMIT %s) AS part",
-        [STATS_CAP + 1],
+        [cap + 1],
     )[0]
-    counted, leased = min(rows, STATS_CAP), int(leased or 0)
-    estimated = planned_rows(session, dialect, part) if rows > STATS_CAP else 0
+    counted, leased = min(rows, cap), int(leased or 0)
+    estimated = planned_rows(session, dialect, part) if rows > cap else 0
     return Part(
         unleased=max(0, counted - leased),
         leased=leased,
         postponed=int(postponed or 0),
+        late=min(int(late or 0), cap),
         oldest=_age(oldest),
-        capped=rows > STATS_CAP,
+        age=_age(age),
+        capped=rows > cap,
         uncounted=max(0, estimated - counted),
     )
 
@@ -171,15 +170,15 @@ def _count(session: Session, table: str, where: str, cap: int) -> tuple[int, boo
     return min(found, cap), found > cap
 
 
-def _count_dead(session: Session) -> tuple[int, int, bool]:
+def _count_dead(session: Session, cap: int) -> tuple[int, int, bool]:
     """All dead letters, and the failed tasks among the newest of them."""
     found, tasks = session.rows(
         "SELECT count(*), sum(failed) FROM ("
         f"SELECT CASE WHEN kind = '{TASK}' THEN 1 ELSE 0 END AS failed FROM {DEAD_LETTER}"
         " ORDER BY id DESC LIMIT %s) AS newest",
-        [STATS_CAP + 1],
+        [cap + 1],
     )[0]
-    return min(found, STATS_CAP), min(int(tasks or 0), STATS_CAP), found > STATS_CAP
+    return min(found, cap), min(int(tasks or 0), cap), found > cap
 
 
 def planned_rows(session: Session, dialect: Dialect, part: State) -> int:

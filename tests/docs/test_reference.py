@@ -15,6 +15,7 @@ import yaml
 
 from celery_outbox_steps import errors, settings
 from celery_outbox_steps.observe import metrics
+from celery_outbox_steps.observe.log import EVENTS
 from celery_outbox_steps.store import Store
 from tests.docs.pages import DOCS, ROOT, name, pages
 from tests.docs.processes import clean_environment
@@ -111,24 +112,38 @@ def test_the_api_page_names_paths() -> None:
     )
 
 
-def prometheus_names() -> set[str]:
-    return {f"celery_outbox_{each.replace('.', '_')}" for each in metrics.METRICS}
+PROMETHEUS = {each.prometheus for each in metrics.METRICS.values() if each.prometheus}
 
 
-@pytest.mark.parametrize("file", ["alerts.yml", "grafana-dashboard.json"])
-def test_alerts_and_dashboard_use_only_metrics_that_exist(file: str) -> None:
-    text = words(DOCS / "files" / file)
-    used = set(re.findall(r"\bcelery_outbox_[a-z_]+", text))
+@pytest.mark.parametrize(
+    "file", ["files/alerts.yml", "files/grafana-dashboard.json", "how-to/monitoring.md"]
+)
+def test_only_metrics_that_prometheus_has_are_asked_for(file: str) -> None:
+    used = set(re.findall(r"\bcelery_outbox_[a-z_]+", words(DOCS / file)))
+    used = {each.removesuffix("_bucket") for each in used} - set(EVENTS)
     assert used
-    assert used <= prometheus_names()
+    assert used - PROMETHEUS == set()
 
 
-def test_alerts_and_dashboard_can_be_read() -> None:
-    (group,) = yaml.safe_load(words(DOCS / "files" / "alerts.yml"))["groups"]
-    assert all(rule["alert"] and rule["expr"] and rule["annotations"] for rule in group["rules"])
+def test_the_dashboard_shows_every_metric_and_the_reference_explains_it() -> None:
+    for file in ("files/grafana-dashboard.json", "reference/metrics.md"):
+        text = words(DOCS / file)
+        assert {each for each in PROMETHEUS if each not in text} == set(), file
+
+
+def test_every_query_of_the_dashboard_has_a_unit_and_a_legend() -> None:
     dashboard = json.loads(words(DOCS / "files" / "grafana-dashboard.json"))
-    shown = json.dumps(dashboard)
-    assert {each for each in prometheus_names() if each not in shown} == set()
+    for panel in dashboard["panels"]:
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+def test_the_page_says_when_each_alert_fires() -> None:
+    (group,) = yaml.safe_load(words(DOCS / "files" / "alerts.yml"))["groups"]
+    page = words(DOCS / "how-to" / "monitoring.md")
+    said = set(re.findall(r"`(Outbox[A-Z]\w+)`", page))
+    assert said == {rule["alert"] for rule in group["rules"]}
+    assert all(rule["expr"] and rule["annotations"] for rule in group["rules"])
 
 
 def test_the_versions_page_is_the_matrix() -> None:

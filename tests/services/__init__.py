@@ -18,7 +18,7 @@ TITLES = {
     "rabbitmq": "RabbitMQ",
     "redis": "Redis",
 }
-PROGRAMS = ("pgbouncer", "chromium", "chromedriver", "faketime")
+PROGRAMS = ("pgbouncer", "chromium", "chromedriver", "faketime", "promtool")
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(os.environ.get("OUTBOX_SERVICES_HOME") or ROOT / ".services")
 

@@ -24,6 +24,7 @@ SERVERS = {
     "chromium": ("chromium",),
     "chromedriver": ("chromium-driver",),
     "faketime": ("faketime",),
+    "promtool": ("prometheus",),
 }
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _state = {"updated": False}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_outbox_steps.errors import ConfigurationError
+from celery_outbox_steps.kinds import Address
 from celery_outbox_steps.settings import BY_NAME, SETTINGS, RelayConfig, nearest, read
 
 
@@ -41,7 +42,17 @@ def test_names_are_derived_in_one_way() -> None:
         ("retention", None, None),
         ("exclude_tasks", ["a", "b"], ("a", "b")),
         ("exclude_tasks", {"a"}, ("a",)),
-        ("metrics", "datadog", "datadog"),
+        ("metrics", None, ()),
+        ("metrics", "datadog", ("datadog",)),
+        ("metrics", "prometheus, datadog,prometheus", ("prometheus", "datadog")),
+        ("metrics", ["prometheus", len], ("prometheus", len)),
+        ("http", None, None),
+        ("http", 9100, Address("127.0.0.1", 9100)),
+        ("http", "9100", Address("127.0.0.1", 9100)),
+        ("http", "0.0.0.0:9100", Address("0.0.0.0", 9100)),
+        ("http", "[::1]:9100", Address("::1", 9100)),
+        ("http", "a.host:1", Address("a.host", 1)),
+        ("http", Address("::1", 9100), Address("::1", 9100)),
         ("redactor", len, len),
     ],
 )
@@ -57,6 +68,9 @@ def test_values_that_work(name: str, value: Any, parsed: Any) -> None:
         ("send_timeout", float("inf")), ("send_timeout", timedelta(0)), ("notify", 1),
         ("exclude_tasks", "a.task"), ("exclude_tasks", [""]), ("exclude_tasks", [1]),
         ("exclude_tasks", None), ("liveness_file", ""), ("store", None), ("redactor", 3),
+        ("metrics", ""), ("metrics", "datadog,"), ("metrics", [3]), ("http", 0), ("http", 65536),
+        ("http", True), ("http", ":9100"), ("http", "host:"), ("http", "::1:9100"), ("http", ""),
+        ("http", "[]:1"), ("http", "[host]:1"), ("http", "http://host:1"), ("http", "host:+1"),
     ],
 )  # fmt: skip
 def test_values_that_do_not_are_refused_with_what_would(name: str, value: Any) -> None:

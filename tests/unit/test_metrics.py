@@ -20,7 +20,7 @@ from celery_outbox_steps.messages import (
     Retry,
 )
 from celery_outbox_steps.observe.metrics import METRICS, Meter, Metrics, meter_for
-from celery_outbox_steps.store import Sample
+from celery_outbox_steps.testing import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,24 +83,43 @@ def test_the_allow_list_takes_names_and_patterns() -> None:
     ]
 
 
-def test_every_metric_of_the_catalogue_is_sent_with_its_kind_and_tags_and_no_other() -> None:
+def test_every_metric_that_is_pushed_is_sent_with_its_kind_and_tags_and_no_other() -> None:
     sent: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     class Catalogue:
-        def __getattr__(self, kind: str) -> Any:
-            return lambda name, value, tags: sent.update({name: (kind, tuple(tags))})
+        def increment(self, name: str, value: int, tags: Mapping[str, str]) -> None:
+            sent[name] = "counter", tuple(tags)
 
-    metrics = Metrics(Meter(Catalogue()))  # type: ignore[arg-type]
+        def gauge(self, name: str, value: float, tags: Mapping[str, str]) -> None:
+            sent[name] = "gauge", tuple(tags)
+
+        def timing(self, name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
+            sent[name] = "timing", tuple(tags)
+
+    metrics = Metrics(Meter(Catalogue()))
     metrics.on_enqueued("default", {"shop.ship_order": 1})
     metrics.on_failed_task("default", "shop.ship_order")
     failed = Retry(ROW, "", 1.0), Dead(ROW, "", 1), Deferred(ROW, "", 1.0)
     outcomes = (Published(ROW), *failed, Expired(ROW))
     metrics.on_batch("default", BatchResult(outcomes, claimed=5, fenced=1))
-    metrics.on_sample("default", Sample(depth=1, dead_letters=0, oldest_pending_seconds=0.0))
-    kinds = {"increment": "counter"}
-    assert {name: (kinds.get(kind, kind), tags) for name, (kind, tags) in sent.items()} == {
-        name: (metric.kind, metric.tags) for name, metric in METRICS.items()
+    metrics.on_sample("default", MemoryStore().sample())
+    assert sent == {
+        name: (metric.kind, metric.tags) for name, metric in METRICS.items() if metric.pushed
     }
+
+
+def test_several_sinks_get_the_same_and_one_that_breaks_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one, other = Kept(), Kept()
+    meter = Meter(one, Broken(), other)  # type: ignore[arg-type]
+    with caplog.at_level(logging.DEBUG, "celery_outbox"):
+        meter.count_messages(COUNTS, "default")
+        meter.distribute("publish.lag_seconds", [1.0], {})
+    assert one.calls == other.calls
+    assert len(one.calls) == 3
+    assert len(caplog.records) == 1
+    assert meter.page() is None
 
 
 def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,6 +148,17 @@ def test_the_sink_is_a_dotted_path_or_a_callable() -> None:
 
 def test_a_factory_may_decline() -> None:
     assert meter_for(conf(metrics=lambda app: None)) is None
+
+
+@pytest.mark.parametrize("together", [list, tuple])
+def test_several_sinks_may_be_named(together: Any) -> None:
+    one, other = Kept(), Kept()
+    meter = meter_for(
+        conf(metrics=together([lambda app: one, lambda app: None, lambda app: other]))
+    )
+    assert meter is not None
+    meter.count("messages.fenced", 1, {})
+    assert one.calls == other.calls == [("messages.fenced", 1, None)]
 
 
 @pytest.mark.parametrize(

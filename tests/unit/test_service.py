@@ -18,6 +18,7 @@ from celery_outbox_steps import places, wakeups
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.observe.journal import Journal
+from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorder, Recorders
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 from celery_outbox_steps.worker import membership
@@ -75,6 +76,7 @@ class Bench:
         self,
         publisher: RecordingPublisher | None = None,
         store: BrittleStore | None = None,
+        recorders: Recorders = NO_RECORDERS,
         **config: Any,
     ) -> None:
         self.store = store or BrittleStore()
@@ -83,6 +85,7 @@ class Bench:
             Celery("unit", set_as_current=False),
             self.store,
             RelayConfig(**{"idle_time": 0.05, **config}),
+            recorders,
             publisher_factory=lambda app, declare: self.publisher,
         )
 
@@ -512,3 +515,24 @@ def test_a_standby_without_a_broker_takes_no_slot(two: tuple[Bench, Bench]) -> N
     assert not second.service.at_work
     second.service.broker_up()
     wait_for(lambda: second.service.state == "relaying")
+
+
+def test_a_child_inherits_no_lock_that_a_recorder_holds() -> None:
+    """Such as the one of a metrics library: the child would wait for it for ever."""
+    lock, held = threading.Lock(), threading.Event()
+
+    class Locks(Recorder):
+        def on_batch(self, database: str, result: BatchResult) -> None:
+            with lock:
+                held.set()
+                time.sleep(0.2)  # the fork below begins meanwhile
+
+    bench = Bench(recorders=Recorders([Locks()]))
+    bench.add()
+    bench.started()
+    assert held.wait(10)
+    child = os.fork()
+    if not child:
+        os._exit(0 if lock.acquire(blocking=False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    bench.stop(2)

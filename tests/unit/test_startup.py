@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from celery_outbox_steps.settings import BY_NAME, SETTINGS
-from celery_outbox_steps.worker.startup import RelayCannotStart
+from celery_outbox_steps.testing import MemoryStore
+from celery_outbox_steps.worker.startup import RelayCannotStart, apply_flags
 from celery_outbox_steps.worker.steps import OutboxRelayStep
 from django_integration import OutboxCelery
 
@@ -25,7 +27,7 @@ WRONG: dict[str, list[Any]] = {
     "redactor": [3, "json", "json.nothing"],
     "structlog_context_keys": ["request_id"], "structlog_bind_in_tasks": ["yes"],
     "lineage": [1], "metrics": [1, "json", "no.such.sink"],
-    "metrics_task_names": ["a.b"], "sample_interval": [0],
+    "metrics_task_names": ["a.b"], "http": ["9100:", 0], "sample_interval": [0],
 }  # fmt: skip
 
 
@@ -34,6 +36,24 @@ def start(**conf: Any) -> None:
     app.conf.update({f"outbox_{name}": value for name, value in conf.items()})
     worker = SimpleNamespace(app=app, pool_cls=None, hostname="celery@startup")
     OutboxRelayStep(worker).create(worker)
+
+
+def flags(**options: Any) -> bool:
+    app = OutboxCelery("startup", broker="memory://", set_as_current=False)
+    return apply_flags(app, {f"outbox_{name}": value for name, value in options.items()})
+
+
+def test_the_flag_for_the_endpoints_without_a_relay_stops_the_worker_at_its_start() -> None:
+    assert flags(http="9100", relay=True)
+    with pytest.raises(RelayCannotStart, match="--outbox-http needs --outbox-relay"):
+        flags(http="9100")
+
+
+def test_a_port_that_is_taken_stops_the_worker_at_its_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(RelayCannotStart, match=f"port {port} of 127.0.0.1 is taken"):
+            start(http=port, store=lambda app: [MemoryStore()])
 
 
 def test_every_setting_has_a_wrong_value_here() -> None:

@@ -35,7 +35,8 @@ class MaintenanceContract:
 
     def test_an_empty_outbox_counts_zero(self, backend: Backend) -> None:
         sample = backend.store().sample()
-        assert (sample.depth, sample.dead_letters, sample.oldest_pending_seconds) == (0, 0, 0.0)
+        assert (sample.depth, sample.dead_letters, sample.failed_tasks) == (0, 0, 0)
+        assert (sample.oldest_pending_seconds, sample.oldest_due_seconds) == (0.0, 0.0)
         stats = backend.store().stats()
         assert (stats.in_outbox, stats.failing, stats.published) == (0, 0, 0)
         assert stats.oldest_due_seconds == 0.0
@@ -61,6 +62,8 @@ class MaintenanceContract:
         assert store.stats(top=0).top_failing == ()
         sample = store.sample()
         assert (sample.depth, sample.dead_letters) == (2, 1)
+        assert (sample.waiting, sample.scheduled) == (0, 0)
+        assert (sample.in_flight, sample.backing_off) == (1, 1)
         assert sample.oldest_pending_seconds == pytest.approx(50, abs=20)
 
     def test_the_oldest_due_row_is_the_one_that_has_been_due_longest(
@@ -68,12 +71,13 @@ class MaintenanceContract:
     ) -> None:
         store = backend.store()
         backend.add(1, due_in=3600)
-        assert store.stats().oldest_due_seconds == 0.0
-        assert store.stats().scheduled == 1
+        assert store.stats().oldest_due_seconds == store.sample().oldest_due_seconds == 0.0
+        assert store.stats().scheduled == store.sample().scheduled == 1
         backend.add()
         backend.pass_time(50)
         assert len(store.claim(1, LEASE, "me")) == 1
         assert store.stats().oldest_due_seconds == pytest.approx(50, abs=20)
+        assert store.sample().oldest_due_seconds == pytest.approx(50, abs=20)
 
     def test_a_wait_ends_by_itself(self, backend: Backend) -> None:
         assert backend.store().wait(0.01) is False

@@ -87,8 +87,10 @@ class SchedulingContract:
         backend.pass_time(70)
         store = backend.store()
         store.settle([Retry(only(store.claim(10, LEASE, "me")), "e", 100)], "me")
-        assert store.sample().depth == 1
-        assert store.sample().oldest_pending_seconds == pytest.approx(10, abs=5)
+        sample = store.sample()
+        assert (sample.depth, sample.backing_off) == (1, 1)
+        assert sample.oldest_pending_seconds == pytest.approx(10, abs=5)
+        assert sample.oldest_due_seconds == 0.0
 
     def test_held_rows_do_not_hide_failing_ones(self, backend: Backend) -> None:
         backend.add(task_name="shop.fails")

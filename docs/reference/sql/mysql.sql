@@ -540,47 +540,62 @@ DELETE FROM celery_outbox_pause
 WHERE name = '';
 
 -- sample: The gauges.
-SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+    SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue,
         TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at <= UTC_TIMESTAMP(6)
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+    SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue,
         TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at > UTC_TIMESTAMP(6)
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*)
+SELECT count(*), sum(failed)
 FROM (
-    SELECT 1 AS one
+    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
+    ORDER BY id DESC
     LIMIT %s
-) AS counted;
+) AS newest;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), sum(leased), sum(postponed), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
     SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
         CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS postponed,
-        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue
+        CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue,
+        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at <= UTC_TIMESTAMP(6)
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(leased), sum(postponed), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
     SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
         CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS postponed,
-        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue
+        CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue,
+        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at > UTC_TIMESTAMP(6)
     ORDER BY due_at, id

@@ -582,47 +582,62 @@ DELETE FROM celery_outbox_pause
 WHERE name = '';
 
 -- sample: The gauges.
-SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+    SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue,
         extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
     FROM celery_outbox
     WHERE due_at <= statement_timestamp()
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+    SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue,
         extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
     FROM celery_outbox
     WHERE due_at > statement_timestamp()
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*)
+SELECT count(*), sum(failed)
 FROM (
-    SELECT 1 AS one
+    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
+    ORDER BY id DESC
     LIMIT %s
-) AS counted;
+) AS newest;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), sum(leased), sum(postponed), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
     SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
         CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS postponed,
-        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue
+        CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue,
+        extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
     FROM celery_outbox
     WHERE due_at <= statement_timestamp()
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(leased), sum(postponed), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
     SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
         CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS postponed,
-        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue
+        CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue,
+        extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
     FROM celery_outbox
     WHERE due_at > statement_timestamp()
     ORDER BY due_at, id

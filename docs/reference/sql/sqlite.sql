@@ -520,51 +520,70 @@ DELETE FROM celery_outbox_pause
 WHERE name = '';
 
 -- sample: The gauges.
-SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+    SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
         'now'))) THEN 1 ELSE 0 END AS late,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue,
         (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT sum(late), max(CASE WHEN late = 1 THEN age END)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
-    SELECT CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+    SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
         'now'))) THEN 1 ELSE 0 END AS late,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue,
         (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*)
+SELECT count(*), sum(failed)
 FROM (
-    SELECT 1 AS one
+    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
+    ORDER BY id DESC
     LIMIT %s
-) AS counted;
+) AS newest;
 
 -- stats: The numbers of `celery outbox status` and the admin.
-SELECT count(*), sum(leased), sum(postponed), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
     SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
         CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
         'now'))) THEN 1 ELSE 0 END AS postponed,
-        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue
+        CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS late,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue,
+        (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(leased), sum(postponed), max(overdue)
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
 FROM (
     SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
         CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
         'now'))) THEN 1 ELSE 0 END AS postponed,
-        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue
+        CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS late,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue,
+        (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
     ORDER BY due_at, id

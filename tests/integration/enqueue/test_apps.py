@@ -257,7 +257,9 @@ def test_django_is_still_asked_for_settings_the_short_way(django_app: Any) -> No
 
 IMPORTS = """
 import sys
-blocked = ("sentry_sdk", "structlog", "datadog", "ddtrace", "opentelemetry")
+blocked = (
+    "sentry_sdk", "structlog", "datadog", "ddtrace", "opentelemetry", "prometheus_client"
+)
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in blocked:

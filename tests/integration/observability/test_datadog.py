@@ -13,6 +13,7 @@ from kombu import Connection
 
 from celery_outbox_steps import OutboxRelayStep
 from celery_outbox_steps.errors import Nacked
+from celery_outbox_steps.observe.metrics import ROW_STATES
 from celery_outbox_steps.publishers import publisher_for
 from tests import helpers
 
@@ -65,13 +66,17 @@ def test_a_real_batch_reaches_the_agent(
         value, kind, found = _parsed(agent.wait_for(f"celery_outbox.{timing}"))
         assert float(value) > 0
         assert (kind, found) == ("ms", tags)
-    for gauge in ("queue.depth", "dead_letter.count", "oldest_pending_age_seconds"):
+    gauges = "queue.depth", "dead_letter.count", "oldest_pending_age_seconds"
+    for gauge in (*gauges, "oldest_due_age_seconds"):
         value, kind, found = _parsed(agent.wait_for(f"celery_outbox.{gauge}"))
         assert float(value) >= 0
         assert (kind, found) == ("g", tags)
+    for line in agent.named("celery_outbox.rows"):
+        assert _parsed(line)[2] - tags <= {f"state:{state}" for state in ROW_STATES}
+    assert len(agent.named("celery_outbox.rows")) == len(ROW_STATES)
     # One packet for each metric: the 20 messages have none of their own.
     assert len(agent.named("celery_outbox.messages.published")) == 1
-    assert len(agent.packets) <= 10
+    assert len(agent.packets) <= 15
 
 
 def test_failures_dead_letters_and_deferred_messages_are_counted(

@@ -18,6 +18,7 @@ import yaml
 from django.db import connections, transaction
 
 from tests import helpers
+from tests.harness.http import free_port, request
 from tests.harness.processes import LocalProcess
 from tests.helpers import wait_for
 
@@ -177,7 +178,9 @@ def worker(tmp_path: Path, file: Path) -> Iterator[dict[str, str]]:
         "HOSTNAME": f"{name}.{socket.gethostname()}",
     }
     container = documented("worker")["spec"]["template"]["spec"]["containers"][0]
-    command = [part.replace(DOCUMENTED_FILE, str(file)) for part in container["command"]]
+    environment["PORT"] = str(free_port())
+    command = [part.replace("9100", environment["PORT"]) for part in container["command"]]
+    command += [f"--outbox-liveness-file={file}"]
     command += ["-P", "solo", "-n", f"celery@{environment['HOSTNAME']}"]
     process = LocalProcess(command, name="worker", cwd=tmp_path, env=environment)
     process.start()
@@ -186,7 +189,7 @@ def worker(tmp_path: Path, file: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.rabbitmq
-def test_the_documented_worker_passes_both_documented_probes(
+def test_the_documented_worker_passes_all_documented_probes(
     worker: dict[str, str], file: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "worker.log"
@@ -198,6 +201,10 @@ def test_the_documented_worker_passes_both_documented_probes(
         return ended.returncode == 0
 
     wait_for(ready, timeout=60, message=lambda: log.read_text()[-3000:])
+    for probe in documented("probes").values():
+        assert probe["httpGet"]["port"] == 9100
+        assert request(int(worker["PORT"]), probe["httpGet"]["path"]).status == 200
+    assert "celery_outbox_relay_state" in request(int(worker["PORT"]), "/metrics").text
     subprocess.run(
         ["celery", "-A", "proj", "control", "outbox_pause", "test", "-d",
          f"celery@{worker['HOSTNAME']}"],
@@ -207,6 +214,7 @@ def test_the_documented_worker_passes_both_documented_probes(
     assert alive(file)
 
 
-def test_the_full_example_has_the_same_probe() -> None:
+def test_the_full_example_has_the_same_probes() -> None:
     container = documented("worker")["spec"]["template"]["spec"]["containers"][0]
-    assert container["livenessProbe"] == documented("liveness")["livenessProbe"]
+    for name, probe in documented("probes").items():
+        assert container[name] == {**probe, "httpGet": {**probe["httpGet"], "port": "outbox"}}

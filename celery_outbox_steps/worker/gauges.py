@@ -1,0 +1,54 @@
+"""The gauges of one relay, read at the moment at which somebody asks.
+
+The gauges of the table exist only while this relay is at work and has a sample that is not out of
+date; those of the relay itself exist from its start to its end, also without broker and database.
+The next step of the path is the sink that asks: `celery_outbox_steps.observe.recorders.prometheus`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_outbox_steps import fleet
+from celery_outbox_steps.observe.metrics import ROW_STATES, Gauge
+from celery_outbox_steps.store import MESSAGE, TASK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from celery_outbox_steps.store import Sample
+    from celery_outbox_steps.worker.service import RelayService
+
+STATES = (
+    fleet.RELAYING,
+    fleet.STANDING_BY,
+    fleet.PAUSED,
+    fleet.WAITING_FOR_BROKER,
+    fleet.COOLING_DOWN,
+    fleet.BACKING_OFF,
+)
+"""The states that a series exists for, whatever the relay does."""
+
+
+def gauges_of(service: RelayService) -> Iterator[Gauge]:
+    """All that are known now; none once the relay has stopped."""
+    state, tags = service.state, {"database": service.store.name}
+    if state == fleet.STOPPED:
+        return
+    for each in dict.fromkeys((*STATES, state)):
+        yield Gauge("relay.state", float(each == state), {**tags, "state": each})
+    yield Gauge("relay.broker_up", float(service.is_connected), tags)
+    yield Gauge("relay.breaker_open", float(service.breaker_is_open), tags)
+    yield Gauge("relay.paused", float(service.pause_reason is not None), tags)
+    sample = service.sample
+    if sample is not None:
+        yield from _of_table(sample, tags)
+
+
+def _of_table(sample: Sample, tags: Mapping[str, str]) -> Iterator[Gauge]:
+    yield Gauge("oldest_due_age_seconds", sample.oldest_due_seconds, tags)
+    for state in ROW_STATES:
+        yield Gauge("rows", getattr(sample, state), {**tags, "state": state})
+    messages = sample.dead_letters - sample.failed_tasks
+    for kind, count in ((MESSAGE, messages), (TASK, sample.failed_tasks)):
+        yield Gauge("dead_letters", count, {**tags, "kind": kind})
