@@ -320,13 +320,17 @@ SETTINGS = (
         "metrics",
         (),
         SINKS,
-        'Where metrics go: "prometheus", "datadog", the dotted path of a function that takes the '
-        "app and returns a metrics sink, or several of these; in a flag with commas between them. "
-        "Default: no metrics.",
+        'Where metrics go: "prometheus", "opentelemetry", "datadog", the dotted path of a function '
+        "that takes the app and returns a metrics sink, or several of these; in a flag with commas "
+        "between them. Default: no metrics.",
         flag=True,
         aliases={
-            name: f"celery_outbox_steps.observe.recorders.{name}:sink"
-            for name in ("prometheus", "datadog")
+            name: f"celery_outbox_steps.observe.recorders.{module}:sink"
+            for name, module in (
+                ("prometheus", "prometheus"),
+                ("opentelemetry", "opentelemetry_metrics"),
+                ("datadog", "datadog"),
+            )
         },
     ),
     Setting(

@@ -1,7 +1,7 @@
 """Metrics go to sinks: a small interface that a vendor's client or the project implements.
 
 `CELERY_OUTBOX_METRICS` names callables that take the Celery app and return a `Sink`, or None for no
-metrics; "prometheus" and "datadog" are short for ours. `METRICS` has the names for all of them.
+metrics; "prometheus", "opentelemetry" and "datadog" are short for ours. `METRICS` has the names.
 `Metrics` is the recorder that measures. Its `Meter` adds up counters, chooses the task-name tag and
 catches what a sink raises, so that an error in metrics never affects a message.
 """
@@ -41,7 +41,8 @@ class Metric(NamedTuple):
     tags: tuple[str, ...]
     help: str
     prometheus: str = ""
-    """The name in Prometheus. Empty: it is not there, where other metrics say the same better."""
+    """The name in Prometheus; OpenTelemetry has the same metrics. Empty: it is not there, where
+    other metrics say the same better."""
     buckets: tuple[float, ...] = ()
     """The bounds of a histogram's buckets, in seconds."""
     pushed: bool = True
@@ -215,13 +216,18 @@ class Page(NamedTuple):
 
 
 @runtime_checkable
-class ScrapedSink(Sink, Protocol):
-    """A sink that is asked: it asks for gauges itself, so that none of them can be out of date."""
+class AskingSink(Sink, Protocol):
+    """A sink that asks for gauges itself, so that none of them can be out of date."""
 
     def distribution(self, name: str, values: Sequence[float], tags: Mapping[str, str]) -> None: ...
 
     def watch(self, source: GaugeSource) -> None:
         """Ask this source from now on, for as long as it exists."""
+
+
+@runtime_checkable
+class ScrapedSink(AskingSink, Protocol):
+    """A sink whose metrics are fetched."""
 
     def page(self) -> Page: ...
 
@@ -286,7 +292,7 @@ class Meter:
 
     def __init__(self, *sinks: Sink, task_names: tuple[str, ...] | None = None) -> None:
         self._sinks = sinks
-        self._scraped = tuple(sink for sink in sinks if isinstance(sink, ScrapedSink))
+        self._asking = tuple(sink for sink in sinks if isinstance(sink, AskingSink))
         self._task_names = task_names
         self._failed: set[int] = set()
         self._cached_tag = lru_cache(maxsize=1024)(self._tag_of)
@@ -311,15 +317,15 @@ class Meter:
 
     def distribute(self, name: str, values: Sequence[float], tags: Mapping[str, str]) -> None:
         """Report many values of a histogram at once."""
-        self._call(self._scraped, "distribution", name, values, tags)
+        self._call(self._asking, "distribution", name, values, tags)
 
     def watch(self, source: GaugeSource) -> None:
-        """Let the sinks that are scraped ask this source."""
-        self._call(self._scraped, "watch", source)
+        """Let the sinks that ask for gauges ask this source."""
+        self._call(self._asking, "watch", source)
 
     def page(self) -> Page | None:
         """What a scrape gets; None if no sink is scraped."""
-        return next((sink.page() for sink in self._scraped), None)
+        return next((sink.page() for sink in self._sinks if isinstance(sink, ScrapedSink)), None)
 
     def _tag_of(self, task_name: str) -> str | None:
         allowed = self._task_names
