@@ -219,13 +219,17 @@ def test_a_message_of_the_first_protocol(make: Callable[..., Any]) -> None:
 @contextmanager
 def without_column() -> Iterator[None]:
     """As before the migration."""
-    change = "ALTER TABLE celery_outbox_dead_letter RENAME {} TO {}"
+    rename("kind", "gone")
+    try:
+        yield
+    finally:
+        rename("gone", "kind")
+
+
+def rename(column: str, name: str) -> None:
+    """On a cursor of its own: Celery's Django fixup may close the connection after a task."""
     with connections["default"].cursor() as cursor:
-        cursor.execute(change.format("kind", "gone"))
-        try:
-            yield
-        finally:
-            cursor.execute(change.format("gone", "kind"))
+        cursor.execute(f"ALTER TABLE celery_outbox_dead_letter RENAME {column} TO {name}")
 
 
 def test_what_fails_is_logged_and_ends_there(
