@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 OVERDUE = 3 * REFRESH
 """Seconds after which a relay at work should have been seen."""
+STARTING = 10.0
+"""Seconds after its start in which a worker may still be connecting to the broker."""
 MAX_AGE = 60.0
 """Seconds after which a message that is due and not published is late."""
 
@@ -117,6 +119,8 @@ def _overdue(relaying: Sequence[SeenMember]) -> Verdict:
 def _unable(alive: Sequence[SeenMember]) -> Verdict:
     """Why no relay of those that are alive is at work."""
     states = {each.member.state for each in alive}
+    if all(map(_is_starting, alive)):
+        return Verdict("none at work", f"{_counted(len(alive), 'relay')} starting")
     if states & {WAITING_FOR_BROKER, COOLING_DOWN}:
         return Verdict("broker away", _broker_away(_in(alive, WAITING_FOR_BROKER, COOLING_DOWN)))
     if BACKING_OFF in states:
@@ -124,6 +128,13 @@ def _unable(alive: Sequence[SeenMember]) -> Verdict:
     if PAUSED in states:
         return Verdict("paused", "every relay is paused: celery -A proj control outbox_resume")
     return Verdict("none at work", f"no relay is at work at this moment: {_roll_call(alive)}")
+
+
+def _is_starting(seen: SeenMember) -> bool:
+    """A worker takes a moment to connect to its broker. If it fails, it will have been unable."""
+    member = seen.member
+    is_new = seen.started_ago < STARTING and not member.counters.get(UNABLE_SECONDS)
+    return is_new and member.state == WAITING_FOR_BROKER and not member.last_error
 
 
 def _paused(pause: Pause) -> str:

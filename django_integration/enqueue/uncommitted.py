@@ -29,7 +29,8 @@ IN_A_TRANSACTION = (
 IN_A_TESTCASE = (
     "This result can't come: nothing is committed on database {!r} in a Django TestCase, so no "
     "worker gets the call. Run the stored tasks with `drain_outbox()`, which returns their "
-    "results, or use a TransactionTestCase and a worker."
+    "results (without pytest: `Drain(Outbox())()` of django_integration.testing), or use a "
+    "TransactionTestCase and a worker."
 )
 IN_A_BULK = (
     "This result can't come yet: its call is stored at the end of the outbox_bulk() block. Wait "

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NOTHING_SENT = (
-    "No task was sent in this test. A call in `transaction.on_commit` needs pytest-django's "
+    "No task was sent in this test. A call in `transaction.on_commit` needs "
+    "`self.captureOnCommitCallbacks(execute=True)` of Django's TestCase, or pytest-django's "
     "`django_capture_on_commit_callbacks(execute=True)`; with `task_always_eager` a task runs at "
     "once and is never stored."
 )

@@ -75,6 +75,6 @@ def test_a_retry_in_a_transaction_comes_again_in_the_same_tenant(
 ) -> None:
     scene.stage.environment["TENANT_FIRST"] = tenant_first
     scene.worker()
-    scene.script(CALL_IN_EACH.format(task="again"))
+    scene.script(CALL_IN_EACH.format(task="again_in_tenant"))
     for tenant in TENANTS:
         scene.wait_for_run(f"again in {tenant}")

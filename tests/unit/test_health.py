@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,10 @@ def seen(
     return SeenMember(member, slot=None, started_ago=9 * HOUR, seen_ago=ago, alive=alive)
 
 
+def starting(**about: Any) -> SeenMember:
+    return replace(seen(words.WAITING_FOR_BROKER, **about), started_ago=2)
+
+
 def away(**about: Any) -> SeenMember:
     return seen(words.WAITING_FOR_BROKER, last_error=REFUSED, **about)
 
@@ -56,6 +61,16 @@ CASES = {
         outbox(),
         Fleet((seen(), away(), *STANDBYS)),
         ("ok", "healthy: 1 relay at work, 1 waiting for the broker, 18 standing by"),
+    ),
+    "relays that connect to the broker": (
+        outbox(),
+        Fleet((GONE, starting(), starting())),
+        ("warning", "2 relays starting"),
+    ),
+    "relays that tried to connect": (
+        outbox(),
+        Fleet((starting(counters={words.UNABLE_SECONDS: 1}), starting())),
+        ("warning", "the broker has been away for 1 s"),
     ),
     "no relay has ever been here": (
         outbox(),

@@ -35,8 +35,8 @@ def which_tenant(self: Any) -> None:
     write(self.request.id, connection.schema_name)
 
 
-@app.task(name="again", bind=True, default_retry_delay=0)
-def again(self: Any) -> None:
+@app.task(name="again_in_tenant", bind=True, default_retry_delay=0)
+def again_in_tenant(self: Any) -> None:
     """Fails once inside a transaction, which is rolled back."""
     with transaction.atomic():
         if not self.request.retries:
