@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
-from celery import Celery, signals
+from celery import Celery, signals, uuid
 from django.apps import apps
 from django.core.checks import CheckMessage, register
 from django.core.checks import Error as CheckError
@@ -120,14 +120,17 @@ class OutboxCelery(DjangoTaskByDefault):
             kwargs = with_headers(self, kwargs, direct=is_excluded)
         if is_excluded:
             return super().send_task(*args, **kwargs)
+        in_worker = self.current_worker_task is not None
+        if in_worker and kwargs.get("task_id") is None:
+            kwargs["task_id"] = uuid()  # it may be both stored and sent, see below
         try:
             result = self._store(name, using, args, kwargs, key)
         except (InterfaceError, OperationalError) as exc:
-            if self.current_worker_task is None or self.outbox.is_in_transaction(using):
+            if not in_worker or not self.outbox.can_not_store(using):
                 raise
             log("celery_outbox_not_stored", name, describe(exc), task_name=name)
-            return super().send_task(*args, **kwargs)
-        if asked is not None and key is None:
+            result = super().send_task(*args, **kwargs)
+        if asked is not None and not hasattr(result, "was_stored"):
             result.was_stored = True
         return result
 

@@ -30,6 +30,7 @@ CONNECTIONS = 8
 """Connections that are served at a time, each in a thread. For one more, the oldest is dropped."""
 PATIENCE = 3.0
 """Seconds for which a connection may last."""
+NEVER = float("inf")
 TICK = 0.5
 """Seconds between two looks at connections that last too long."""
 
@@ -44,7 +45,8 @@ class HttpServer:
         self._socket = _listening_socket(address)
         self.address = Address(address.host, self._socket.getsockname()[1])
         self._open: dict[socket.socket, float] = {}
-        """Connections, by the time at which they began; the oldest first."""
+        """Connections, by the time at which they began; the oldest first. Never, if they are ended:
+        the thread of one may still hang in a collector."""
         self._lock = Lock()
         self._free = Semaphore(CONNECTIONS)
         self._closing = Event()
@@ -79,8 +81,11 @@ class HttpServer:
 
     def _admit(self, connection: socket.socket) -> None:
         """Serve it in a thread of its own. While there are too many, the oldest has to go."""
-        while not self._free.acquire(timeout=0.05):
+        while not self._free.acquire(blocking=False):
+            self._drop(older_than=PATIENCE)
             self._drop(at_most=1)
+            if self._free.acquire(timeout=0.05):
+                break
         with self._lock:
             self._open[connection] = monotonic()
         try:
@@ -106,6 +111,7 @@ class HttpServer:
         latest = monotonic() - older_than
         with self._lock:
             for connection in [each for each, at in self._open.items() if at <= latest][:at_most]:
+                self._open[connection] = NEVER
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 

@@ -205,10 +205,16 @@ class Enqueuer:
         """
         return once_in(self._app, key, using, keep)
 
-    def is_in_transaction(self, using: str | None) -> bool:
-        """Whether a call would be part of a transaction of the caller's."""
-        depth = level(connections[using or write_alias()])
-        return depth is None or depth > 0
+    def can_not_store(self, using: str | None) -> bool:
+        """Whether a call has failed, alone, because the database is away.
+
+        Not in a transaction or a bulk, where other calls have failed with it.
+        """
+        connection = connections[using or write_alias()]
+        depth = level(connection)
+        if depth is None or depth > 0 or self._buffer.get() is not None:
+            return False
+        return connection.connection is None or not connection.is_usable()
 
     def cancel(self, task_ids: Sequence[str], in_doubt: Callable[[list[str]], None]) -> set[str]:
         """For `app.control.revoke()`: see `Changes.cancel`."""

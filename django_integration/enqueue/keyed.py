@@ -171,12 +171,10 @@ class KeyedRows:
     ) -> None:
         stored.rows.update({key: wanted[key] for key in inserted})
         for key, waiting in found.items():
-            if key in stored.rows:
-                continue
-            if _key(wanted[key]).replace:
+            if _key(wanted[key]).replace:  # a row that seems to be its own may have the same id
                 self._replace(wanted[key])
                 stored.rows[key] = wanted[key]
-            else:
+            elif key not in stored.rows:
                 stored.kept[key] = waiting
 
     def _read(self, keys: Collection[str], lock: str = "") -> dict[str, bool]:

@@ -65,12 +65,13 @@ def cancel(session: Session, dialect: Dialect, task_ids: Sequence[str]) -> dict[
     def delete(ids: list[int]) -> None:
         session.run(*dialect.delete_by_id(OUTBOX, ids))
 
-    return _change(session, dialect, task_ids, delete)
+    return _change(session, dialect, task_ids, delete, dialect.for_update)
 
 
 def send_now(session: Session, dialect: Dialect, task_ids: Sequence[str]) -> list[str]:
     """Make the rows of these tasks due. Returns the tasks that still waited."""
-    return list(_change(session, dialect, task_ids, partial(make_due, session, dialect)))
+    make = partial(make_due, session, dialect)
+    return list(_change(session, dialect, task_ids, make, dialect.replace_lock))
 
 
 def make_due(session: Session, dialect: Dialect, ids: list[int]) -> None:
@@ -101,7 +102,7 @@ def reschedule(session: Session, dialect: Dialect, task_id: str, when: When) -> 
         _refuse_if_expired(session, dialect, ids)
         _notify(session, dialect, NOTIFY_HELD)
 
-    return bool(_change(session, dialect, [task_id], move))
+    return bool(_change(session, dialect, [task_id], move, dialect.replace_lock))
 
 
 def _refuse_if_expired(session: Session, dialect: Dialect, ids: list[int]) -> None:
@@ -125,6 +126,7 @@ def _change(
     dialect: Dialect,
     task_ids: Sequence[str],
     change: Callable[[list[int]], None],
+    lock: str,
 ) -> dict[str, bool]:
     """Change the rows of these tasks that no relay has claimed: chunk by chunk, each in a
     transaction. Returns the tasks that had one, and whether no relay ever held it."""
@@ -132,7 +134,7 @@ def _change(
     changed: dict[str, bool] = {}
     for start in range(0, len(wanted), CHUNK):
         with session.transaction():
-            rows = _lock_waiting(session, dialect, list(wanted)[start : start + CHUNK])
+            rows = _lock_waiting(session, dialect, list(wanted)[start : start + CHUNK], lock)
             if rows:
                 change([row_id for row_id, *_ in rows])
         for _, task_id, untouched in rows:
@@ -141,10 +143,13 @@ def _change(
     return changed
 
 
-def _lock_waiting(session: Session, dialect: Dialect, task_ids: list[str]) -> list[tuple[Any, ...]]:
+def _lock_waiting(
+    session: Session, dialect: Dialect, task_ids: list[str], lock: str
+) -> list[tuple[Any, ...]]:
     """Row id, task id, and whether no relay ever held it, of rows that may be changed.
 
-    They are locked by row id, as a relay's settle does: by task id, the two could deadlock.
+    They are locked by row id, as a relay's settle does: by task id, the two could deadlock. A row
+    may have another call by then, which has taken the place of the one that was looked for.
     """
     if dialect.take_write_lock:
         session.run(dialect.take_write_lock)
@@ -158,12 +163,13 @@ def _lock_waiting(session: Session, dialect: Dialect, task_ids: list[str]) -> li
     if not ids:
         return []
     selected, params = dialect.id_in(ids)
-    return session.rows(
+    locked = session.rows(
         f"SELECT id, task_id, {dialect.is_state(UNTOUCHED)}"
         f" FROM {OUTBOX}{dialect.primary_key_hint}"
-        f" WHERE {selected} AND {unclaimed} ORDER BY id{dialect.for_update}",
+        f" WHERE {selected} AND {unclaimed} ORDER BY id{lock}",
         params,
     )
+    return [row for row in locked if row[1] in task_ids]
 
 
 def _notify(session: Session, dialect: Dialect, notify: str) -> None:

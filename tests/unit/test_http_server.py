@@ -7,6 +7,7 @@ import socket
 import threading
 from contextlib import ExitStack
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,6 +87,42 @@ def test_clients_that_send_nothing_do_not_keep_a_probe_waiting(port: int) -> Non
             idle.enter_context(client).sendall(b"GET /li")
         assert request(port, "/livez").status == 200
         assert threading.active_count() < 3 * CONNECTIONS
+
+
+def test_an_answer_that_hangs_beside_clients_that_send_nothing_does_not_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread can't be ended: the next one must go in its place."""
+    released = threading.Event()
+
+    def hang(path: str) -> Answer:
+        if path == "/metrics":
+            released.wait(30)
+        return answer(path)
+
+    server = HttpServer(Address("127.0.0.1", 0), hang)
+    server.start()
+    where = ("127.0.0.1", server.address.port)
+    with ExitStack() as idle:
+        idle.enter_context(socket.create_connection(where)).sendall(
+            b"GET /metrics HTTP/1.0\r\n\r\n"
+        )
+        for _ in range(2 * CONNECTIONS):
+            idle.enter_context(socket.create_connection(where)).sendall(b"GET /li")
+        began = monotonic()
+        assert request(server.address.port, "/livez").status == 200
+        assert monotonic() - began < http_server.PATIENCE / 2
+        released.set()
+    server.close()
+
+
+def test_many_connections_that_send_nothing_are_admitted_without_a_wait(port: int) -> None:
+    began = monotonic()
+    with ExitStack() as idle:
+        for _ in range(20 * CONNECTIONS):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        assert request(port, "/livez").status == 200
+    assert monotonic() - began < 4  # with a wait of 50 ms for each it was 8
 
 
 def test_a_client_that_sends_byte_by_byte_is_dropped_in_the_end(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.messages import ClaimedMessage, Message
     from celery_outbox_steps.observe.recorder import Around, Publishing
 
+MOST_BRACKETS = 200
 LONGEST_HEADER = 8_192
 """Characters. AMQP has a limit for all headers of a message, and refuses one that exceeds it."""
 
@@ -121,10 +122,16 @@ def _bound(contextvars: Any, context: str | None) -> Iterator[None]:
 
 def _variables(context: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(context) if context else {}
+        found = json.loads(context) if context and _is_harmless(context) else {}
+        json.dumps(found, ensure_ascii=False).encode()  # half a character could not be logged
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _is_harmless(context: str) -> bool:
+    """A NUL, or values that are nested too deep, could make a log line fail."""
+    return context.count("[") + context.count("{") <= MOST_BRACKETS and "\\u0000" not in context
 
 
 def _named(variables: dict[str, Any], names: frozenset[str] | None) -> dict[str, Any]:

@@ -404,8 +404,7 @@ FROM celery_outbox
 WHERE id = ANY(%s)
   AND due_at IS NOT NULL
   AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
-ORDER BY id
-FOR UPDATE;
+ORDER BY id FOR NO KEY UPDATE;
 UPDATE celery_outbox
 SET eta = coalesce(%s::timestamp AT TIME ZONE 'UTC',
     clock_timestamp() + %s::float8 * interval '1 second'), due_at = greatest(clock_timestamp(),
@@ -430,8 +429,7 @@ FROM celery_outbox
 WHERE id = ANY(%s)
   AND due_at IS NOT NULL
   AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
-ORDER BY id
-FOR UPDATE;
+ORDER BY id FOR NO KEY UPDATE;
 UPDATE celery_outbox
 SET eta = CASE WHEN eta > statement_timestamp() THEN statement_timestamp() ELSE eta END,
     due_at = statement_timestamp()

@@ -536,6 +536,69 @@ class TestConcurrently:
         assert len(waiting()) == 1
         assert sum(each.was_stored for each in results) == 1
 
+    @pytest.mark.parametrize("change", ["revoke", "reschedule", "send_now"])
+    def test_a_change_of_a_replaced_call_leaves_the_new_one_alone(self, server, app, call, change):
+        """It was looked for by its id, and then its row was another call's."""
+        first = call(1, countdown=60)
+        changes = {
+            "revoke": lambda: app.outbox.cancel([first.id], lambda _: None),
+            "reschedule": lambda: app.outbox.reschedule(first.id, countdown=5),
+            "send_now": lambda: app.outbox.send_now(first.id),
+        }
+        found = []
+
+        def run():
+            try:
+                found.append(changes[change]())
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=run)
+        with transaction.atomic():
+            second = call(2, countdown=600, outbox_on_conflict="replace")
+            thread.start()
+            wait_for(is_anybody_waiting, pause=0.2)
+        thread.join(30)
+        assert not found[0]
+        row = CeleryOutbox.objects.get()
+        assert row.task_id == second.id
+        assert (row.due_at - row.created_at).total_seconds() == pytest.approx(600, abs=1)
+
+    def test_the_newest_of_two_with_the_same_id_is_stored(self, server, add):
+        options = {"outbox_key": "k", "outbox_on_conflict": "replace", "task_id": "same"}
+        caller = []
+
+        def run():
+            try:
+                caller.append(add.apply_async((2,), **options))
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=run)
+        with transaction.atomic():
+            add.apply_async((1,), **options)
+            thread.start()
+            wait_for(is_anybody_waiting, pause=0.2)
+        thread.join(30)
+        assert caller[0].was_stored
+        assert waiting() == [(2,)]
+
+    def test_those_who_keep_a_row_may_move_it_without_a_deadlock(self, postgresql, app, call):
+        first = call(1, countdown=60)
+        both = threading.Barrier(2)
+
+        def run(number):
+            try:
+                with transaction.atomic():
+                    call(number)
+                    both.wait(30)
+                    app.outbox.reschedule(first.id, countdown=number)
+            finally:
+                connections.close_all()
+
+        run_all(run, [100, 200])
+        assert CeleryOutbox.objects.count() == 1
+
     def test_a_row_that_is_kept_is_published_after_the_commit(self, server, call):
         """The task that runs must see what the caller that was told of it has written."""
         call(1)
@@ -660,6 +723,8 @@ WAITING = {
 
 def is_anybody_waiting():
     with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":  # it keeps its answer during a transaction
+            cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(WAITING[connection.vendor])
         return cursor.fetchone()[0] > 0
 

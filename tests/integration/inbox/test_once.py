@@ -877,6 +877,59 @@ def test_a_chain_goes_on_through_the_broker_if_the_database_is_away(
     assert "celery_outbox_not_stored" in caplog.text
 
 
+@pytest.mark.parametrize("vendor", ["postgresql", "mysql"])
+def test_a_call_that_the_database_refuses_is_an_error(app, use_database, vendor):
+    """It is not away: a message without the key would run beside the row that waits."""
+    use_database(vendor)
+    app.conf.task_default_queue = f"refused.{vendor}"
+
+    @app.task(name="shop.mail", shared=False)
+    def mail():
+        pass
+
+    mail.apply_async(outbox_key="k")
+
+    @app.task(name="shop.order", shared=False)
+    def order():
+        impatient = {"postgresql": "SET lock_timeout = 100"}
+        with connection.cursor() as cursor:
+            cursor.execute(impatient.get(vendor, "SET innodb_lock_wait_timeout = 1"))
+        mail.apply_async(outbox_key="k", outbox_on_conflict="replace")
+
+    results = []
+    with transaction.atomic():
+        CeleryOutbox.objects.select_for_update().get()
+        in_thread(lambda: results.append(deliver(order)))
+    assert isinstance(results[0].retval.exception, OperationalError)
+    with app.connection_for_write() as broker:
+        assert broker.SimpleQueue(app.conf.task_default_queue).qsize() == 0
+
+
+def test_a_group_of_a_worker_is_an_error_if_its_rows_are_lost(app, use_database):
+    """One call of it alone must not go to the broker, as if the others were stored."""
+    use_database("postgresql")
+    app.conf.task_default_queue = "group"
+
+    @app.task(name="shop.mail", shared=False)
+    def mail(number):
+        pass
+
+    def members():
+        for number in range(1200):
+            if number == 700:
+                connection.connection.close()
+            yield mail.s(number)
+
+    @app.task(name="shop.all", shared=False)
+    def mail_all():
+        connection.ensure_connection()
+        group(members()).apply_async()
+
+    assert isinstance(deliver(mail_all).retval.exception, (InterfaceError, OperationalError))
+    with app.connection_for_write() as broker:
+        assert broker.SimpleQueue(app.conf.task_default_queue).qsize() == 0
+
+
 def test_in_a_transaction_it_is_an_error_if_the_database_is_away(app, use_database):
     """The transaction is lost, and so must be the call."""
     use_database("postgresql")

@@ -65,6 +65,21 @@ def test_the_variables_are_bound_while_the_task_runs_and_not_after_it() -> None:
     assert get_contextvars() == {}
 
 
+@pytest.mark.parametrize(
+    "context",
+    [
+        json.dumps({"a": "\ud800"}),
+        json.dumps({"\udfff": 1}),
+        json.dumps({"a\x00": 1}),
+        '{"a":' + "[" * 900 + "]" * 900 + "}",
+    ],
+)
+def test_a_context_that_a_log_line_could_fail_with_is_not_bound(context: str) -> None:
+    worker = Worker(**ON)
+    worker.run(outbox_context=context)
+    assert worker.seen == [{}]
+
+
 def test_values_from_before_the_task_are_there_again_after_it() -> None:
     worker = Worker(**ON)
     with bound_contextvars(request_id="of the worker"):
