@@ -30,14 +30,14 @@ OURS = re.compile(
     [A-Z_]+(\.text|\[table\])?                 # constants: tables, columns, states
     | (self|dialect|self\._dialect)\.[a-z_]+   # a dialect's attributes
     | (self|dialect|self\._dialect)\.is_state\(([A-Z_]+|part)\)  # a state's condition
-    | (SETTINGS|dialect\.(seconds_until|iso_text))\.format\([a-z_=']+\)
+    | (SETTINGS|(self\._)?dialect\.(seconds_until|iso_text))\.format\([a-z_=']+\)
     | self\._(alive|forgettable|in|sums|until)\(.*\)  # conditions and times of the fleet
     | '.*'\.join\(.*\)                         # placeholders and column names
     | _(rows_of|published_before|has_expired|flag)\(.*\)   # SQL of the same module
     | (columns|values|selected|where|order|table|changes|sql|claimable|free|now|window|condition
       |fence|insert_rows|record|name|limit|rows|text
       |assignments|conflict|lock|waits|from_now|is_gap|others|seen|times
-      |due|eta|is_soon|late|latest_due|named|next_due|notify|soon|unclaimed|until)
+      |due|eta|held|is_soon|late|latest_due|named|next_due|notify|soon|unclaimed|until)
     """,
     re.VERBOSE,
 )

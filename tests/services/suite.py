@@ -97,7 +97,7 @@ class Suite:
     def _pytest(self, extra: dict[str, str]) -> int:
         """In a session of its own: Ctrl-C reaches us, and we pass it on exactly once."""
         with subprocess.Popen(
-            [sys.executable, "-m", "pytest", *self.pytest_arguments],
+            [sys.executable, "-m", "pytest", "--durations=25", *self.pytest_arguments],
             cwd=ROOT,
             env={**os.environ, **extra},
             stdin=subprocess.DEVNULL,

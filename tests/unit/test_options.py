@@ -83,7 +83,7 @@ def test_the_help_of_a_flag_shows_its_default(app: Celery) -> None:
     assert "default: (off)" in shown["outbox_relay"]
     assert "default: (" not in shown["outbox_stale_timeout"], "its text says it"
     for setting in SETTINGS:
-        if setting.flag and setting.default is not None:
+        if setting.flag and setting.default is not None and "Default:" not in setting.help:
             assert "default: (" in shown[setting.conf_name]
 
 
