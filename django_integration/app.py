@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
-from celery import Celery, signals, uuid
+from celery import Celery, signals
 from django.apps import apps
 from django.core.checks import CheckMessage, register
 from django.core.checks import Error as CheckError
@@ -120,13 +120,10 @@ class OutboxCelery(DjangoTaskByDefault):
             kwargs = with_headers(self, kwargs, direct=is_excluded)
         if is_excluded:
             return super().send_task(*args, **kwargs)
-        in_worker = self.current_worker_task is not None
-        if in_worker and kwargs.get("task_id") is None:
-            kwargs["task_id"] = uuid()  # it may be both stored and sent, see below
         try:
             result = self._store(name, using, args, kwargs, key)
         except (InterfaceError, OperationalError) as exc:
-            if not in_worker or not self.outbox.can_not_store(using):
+            if self.current_worker_task is None or not self.outbox.can_not_store(using):
                 raise
             log("celery_outbox_not_stored", name, describe(exc), task_name=name)
             result = super().send_task(*args, **kwargs)
@@ -142,11 +139,12 @@ class OutboxCelery(DjangoTaskByDefault):
         kwargs: dict[str, Any],
         key: WantedKey | None,
     ) -> AsyncResult:
-        database, when = self.outbox.database(name, using), None
+        database, options, when = self.outbox.database(name, using), kwargs, None
         if "countdown" in kwargs or "eta" in kwargs:
             when = when_of(kwargs, self.outbox.settings.hold)
-            kwargs = kwargs if when is None else without_time(kwargs)
-        producer, result = self.capture(args, kwargs)
+            options = kwargs if when is None else without_time(kwargs)
+        producer, result = self.capture(args, options)
+        kwargs["task_id"] = result.id  # the same if it is sent because the INSERT had no answer
         if not producer.messages:  # a custom AMQP class, or one in a test, dropped it
             return result
         if key is None:

@@ -877,6 +877,39 @@ def test_a_chain_goes_on_through_the_broker_if_the_database_is_away(
     assert "celery_outbox_not_stored" in caplog.text
 
 
+def test_a_call_whose_row_had_no_answer_is_sent_with_the_same_id(app, databases, use_database):
+    """It may be both a row and a message: `@once` must recognise it."""
+    use_database("postgresql", alias="observer")
+    app.conf.task_default_queue = "unanswered"
+    settings = databases.get("postgresql")
+    with (
+        Wiretap(settings["HOST"], int(settings["PORT"])) as tap,
+        installed("default", {**settings, "HOST": "127.0.0.1", "PORT": str(tap.port)}),
+    ):
+
+        @app.task(name="shop.all", shared=False)
+        def mail_all():
+            connection.ensure_connection()
+            tap.withhold_after(b"INSERT INTO CELERY_OUTBOX")
+            cutter.start()
+            app.send_task("shop.mail")
+
+        def cut():
+            wait_for(stored)
+            connections.close_all()
+            tap.cut_withheld()
+
+        def stored():
+            return list(CeleryOutbox.objects.using("observer").values_list("task_id", flat=True))
+
+        cutter = threading.Thread(target=cut)
+        assert deliver(mail_all).info is None
+        cutter.join()
+        with app.connection_for_write() as broker:
+            message = broker.SimpleQueue("unanswered").get(timeout=5)
+        assert stored() == [message.headers["id"]]
+
+
 @pytest.mark.parametrize("vendor", ["postgresql", "mysql"])
 def test_a_call_that_the_database_refuses_is_an_error(app, use_database, vendor):
     """It is not away: a message without the key would run beside the row that waits."""
