@@ -18,11 +18,14 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.core.exceptions import SuspiciousOperation
 from django.db import transaction
 from django.template.response import TemplateResponse
+from django.utils.dateparse import parse_datetime
 
 from django_integration.admin.paging import REACH
+from django_integration.schema import DatabaseNow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
 
     from django.contrib.admin import ModelAdmin
     from django.db.models import QuerySet
@@ -55,7 +58,8 @@ def carry_out(
     if "confirmed" not in request.POST:
         return _confirmation_page(admin, request, chosen, operation)
     ids = _confirmed_ids(request)
-    done = sum(_process_chunk(admin, request, operation, chunk) for chunk in _chunks(ids))
+    asked_at = _time_of_confirmation(request)
+    done = sum(_process_chunk(admin, request, operation, chunk, asked_at) for chunk in _chunks(ids))
     _report(admin, request, operation, done, len(ids) - done)
     return None
 
@@ -68,7 +72,7 @@ def _confirmation_page(
     ready = sum(
         operation.allowed(rows.filter(pk__in=chunk)).order_by().count() for chunk in _chunks(ids)
     )
-    named = list(chosen[:SHOWN])
+    named = list(chosen.annotate(asked_at=DatabaseNow())[:SHOWN])
     allowed = set(operation.allowed(rows.filter(pk__in=[row.pk for row in named])))
     context = {
         **admin.admin_site.each_context(request),
@@ -82,6 +86,7 @@ def _confirmation_page(
         "named": [(row, row in allowed) for row in named],
         "unnamed": max(0, len(ids) - SHOWN),
         "ids": ",".join(map(str, ids)),
+        "asked_at": named[0].asked_at.isoformat() if named else "",
         "checkbox_name": ACTION_CHECKBOX_NAME,
         "first_id": ids[0] if ids else "",
     }
@@ -97,14 +102,27 @@ def _confirmed_ids(request: HttpRequest) -> list[int]:
     return ids[:REACH]
 
 
+def _time_of_confirmation(request: HttpRequest) -> datetime | None:
+    try:
+        return parse_datetime(request.POST.get("asked_at", ""))
+    except ValueError:
+        raise SuspiciousOperation("the time of the confirmation is none") from None
+
+
 def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     return (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
 
 
 def _process_chunk(
-    admin: ModelAdmin[Any], request: HttpRequest, operation: Operation, ids: Sequence[int]
+    admin: ModelAdmin[Any],
+    request: HttpRequest,
+    operation: Operation,
+    ids: Sequence[int],
+    asked_at: datetime | None,
 ) -> int:
     rows = operation.allowed(admin.get_queryset(request).filter(pk__in=ids))
+    if asked_at is not None:  # a later one has taken the place of a call with the same key
+        rows = rows.filter(created_at__lte=asked_at)
     rows = rows.only("task_id", "task_name")
     with transaction.atomic(using=rows.db):
         locked = list(rows.select_for_update(skip_locked=True).order_by("pk"))

@@ -20,6 +20,7 @@ from django_integration import schema
 from django_integration.admin import actions, charts, paging, states
 from django_integration.keys import stored_key
 from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
+from tests.helpers import wait_for
 from tests.integration.admin import project
 from tests.integration.admin.cases.conftest import (
     DEAD,
@@ -585,6 +586,20 @@ def test_a_message_that_fell_due_after_the_confirmation_is_not_cancelled(boss: C
     boss.post(reverse(OUTBOX), {**choice, "ids": row.pk, "confirmed": "yes"})
     assert CeleryOutbox.objects.filter(pk=row.pk).exists()
     assert not LogEntry.objects.exists()
+
+
+def test_a_call_that_took_the_place_of_the_confirmed_one_is_left_alone(boss: Client) -> None:
+    """A call with the same key replaces what a row holds, and not the row."""
+    row, other = scheduled(), scheduled()
+    choice = {"action": "cancel", "_selected_action": [row.pk, other.pk]}
+    asked = boss.post(reverse(OUTBOX), {**choice, "index": 0})
+    answer = {name: asked.context[name] for name in ("ids", "asked_at")}
+    wait_for(
+        lambda: timezone.now() > asked.context["named"][0][0].asked_at + timedelta(seconds=0.1)
+    )
+    CeleryOutbox.objects.filter(pk=row.pk).update(task_id="new", created_at=schema.DatabaseNow())
+    boss.post(reverse(OUTBOX), {**choice, **answer, "confirmed": "yes"})
+    assert [each.task_id for each in CeleryOutbox.objects.all()] == ["new"]
 
 
 def test_discard_leaves_rows_in_flight_alone(boss: Client, act: Act) -> None:
