@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 SUPPORTED_VERSIONS = (1,)
+FOR_DESTINATION = 100
+"""Added to the version of a task's row that is for a destination: relays of earlier releases, which
+know no destinations, leave such rows alone, also if one is replayed into the wrong table."""
+EVENT_VERSION = 100
+DELIVERY_VERSIONS = (EVENT_VERSION, *(FOR_DESTINATION + each for each in SUPPORTED_VERSIONS))
 
 JSON_TYPE = ("application/json", "utf-8")
 PLAIN_EMBED = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
@@ -73,7 +78,7 @@ def open_envelope(row: ClaimedMessage, now: datetime, since_claim: float = 0.0) 
 
     Raises `EnvelopeError` if the row does not hold a message.
     """
-    if row.schema_version not in SUPPORTED_VERSIONS:
+    if row.schema_version % FOR_DESTINATION not in SUPPORTED_VERSIONS:
         raise EnvelopeError(
             f"schema version {row.schema_version} is not one of {SUPPORTED_VERSIONS}"
         )

@@ -9,7 +9,7 @@ a message rests on the fleet: leases and fences protect the rows, whatever the f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,11 +60,14 @@ class Member:
     """Messages published per second, over the last minute."""
     counters: Mapping[str, int] = field(default_factory=dict)
     last_error: str | None = None
+    destinations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What it does for each destination: `state`, `rate`, `last_error`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """An outbox that somebody has paused: no relay of the fleet works until it is resumed."""
+    """An outbox, or a destination, that somebody has paused: no relay of the fleet publishes from
+    it until it is resumed."""
 
     reason: str
     paused_by: str
@@ -103,3 +106,5 @@ class Fleet:
 
     members: tuple[SeenMember, ...] = ()
     pause: Pause | None = None
+    pauses: Mapping[str, Pause] = field(default_factory=dict)
+    """Those of single destinations."""

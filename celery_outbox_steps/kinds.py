@@ -36,6 +36,8 @@ class Kind:
     flag_type: type = str
     can_name: Callable[[Any], bool] | None = None
     """Whether a dotted path may name this object. None: a value of this kind is never a path."""
+    is_secret: bool = False
+    """Whether a value may hold a password, and is not shown in an error."""
 
 
 def _boolean(value: Any) -> bool:
@@ -138,6 +140,13 @@ def _names(value: Any) -> tuple[str, ...]:
     return names
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+TEXT = Kind("a text", _text)
 BOOLEAN = Kind("True or False", _boolean, bool)
 BOOLEAN_IF_STRUCTLOG = Kind(
     "False, or True if structlog is installed", _boolean_if_installed("structlog"), bool

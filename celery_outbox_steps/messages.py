@@ -56,6 +56,8 @@ class ClaimedMessage(NamedTuple):
     """Another relay held the row until its lease expired. Stays true while it is only deferred."""
     oversized: bool = False
     """The contents exceed the size limit of a claim. `Store.begin_attempt()` loads them."""
+    order_key: str | None = None
+    """Messages for one destination with the same key are published in the order of their ids."""
 
     @property
     def may_kill(self) -> bool:
@@ -97,6 +99,8 @@ class Message:
     """Its `expires` has passed: a worker would not run it any more."""
     event: Message | None = None
     """The `task-sent` event, which is sent after the message (`task_send_sent_event`)."""
+    is_task: bool = True
+    """False: an event of the project, which has nothing of Celery in it."""
 
 
 class Receipt(NamedTuple):
@@ -158,6 +162,8 @@ class BatchResult:
     dead: int = 0
     deferred: int = 0
     expired: int = 0
+    paced: int = 0
+    """Rows that went back into the table until their turn, because of a release rate."""
     released: int = 0
     fenced: int = 0
     """Rows that another relay had taken over before this one could settle them."""

@@ -8,11 +8,12 @@ what the relay runs with; it is built once, at worker start, and invalid values 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.imports import symbol_by_name
 
+from celery_outbox_steps.destinations import DESTINATIONS, Destination
 from celery_outbox_steps.errors import ConfigurationError
 from celery_outbox_steps.kinds import (
     BOOLEAN,
@@ -32,8 +33,10 @@ from celery_outbox_steps.kinds import (
     RETRIES,
     SECONDS,
     SINKS,
+    TEXT,
     Kind,
 )
+from celery_outbox_steps.rates import RATES, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,9 +70,12 @@ class Setting:
         """The value in its final type, or a `ConfigurationError` that says what is allowed."""
         try:
             return self.kind.parse(value)
+        except ConfigurationError:
+            raise
         except ValueError:
+            found = f"{type(value).__name__} found" if self.kind.is_secret else f"not {value!r}"
             raise ConfigurationError(
-                f"{called or self.django_name} must be {self.kind.words}, not {value!r}."
+                f"{called or self.django_name} must be {self.kind.words}, {found}."
             ) from None
 
     def load(self, value: Any) -> Any:
@@ -224,6 +230,28 @@ SETTINGS = (
         NAMES,
         "Task names and fnmatch patterns that bypass the outbox: their calls go directly to the "
         "broker.",
+    ),
+    Setting(
+        "destinations",
+        {},
+        DESTINATIONS,
+        "Other brokers, by name, that `app.outbox.publish()` and calls with `outbox_destination` "
+        "can send to: the URL, the exchange or queue, and more. Each has its own schedule, breaker "
+        "and dead letters.",
+    ),
+    Setting(
+        "event_source",
+        "",
+        TEXT,
+        "The source of events, an attribute of CloudEvents: a URI or a path. Default: a slash and "
+        "the name of the Celery app.",
+    ),
+    Setting(
+        "rates",
+        {},
+        RATES,
+        "Release rates by task or event name and fnmatch pattern. What exceeds its rate waits in "
+        "the table. All relays of a database share a rate; the first pattern that fits counts.",
     ),
     Setting(
         "hold",
@@ -443,6 +471,7 @@ class RelayConfig:
     shutdown_timeout: float = _default("shutdown_timeout")
     broker_outage_cooldown: float = _default("broker_outage_cooldown")
     liveness_file: str | None = _default("liveness_file")
+    rates: tuple[Rate, ...] = ()
     declare: bool = _default("declare")
     sample_interval: float = _default("sample_interval")
 
@@ -450,6 +479,10 @@ class RelayConfig:
     def from_app(cls, app: Any) -> RelayConfig:
         """The app's settings, validated. In a worker, its flags have been written into them."""
         return cls(**{field.name: read(app.conf, field.name) for field in fields(cls)})
+
+    def of(self, destination: Destination) -> RelayConfig:
+        """The configuration with the destination's own values."""
+        return replace(self, **destination.relay_options)
 
     @property
     def lease(self) -> float:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery_outbox_steps.settings import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from celery_outbox_steps.fleet import Fleet, Member, Place
+    from celery_outbox_steps.fleet import Fleet, Member, Pause, Place
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
+    from celery_outbox_steps.rates import Rate
 
 ORPHANED = ""
 """The `claimed_by` of an orphaned row that was deferred: no relay holds it; it stays orphaned."""
@@ -44,6 +45,8 @@ class Sample:
     scheduled: int
     in_flight: int
     backing_off: int
+    held_back: int = 0
+    """Messages for a destination that wait for an earlier one with their key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,14 @@ class Stats:
     """The relays that hold rows: relay, rows, seconds left of the lease."""
     top_failing: tuple[dict[str, Any], ...] = field(default=())
     """Failing tasks: task_name, rows, last_error."""
+    held_back: int = 0
+    """Messages for a destination that wait for an earlier one with their key."""
 
     @property
     def in_outbox(self) -> int:
-        """Rows that are not published yet: each is in exactly one of the four states."""
-        return self.waiting + self.scheduled + self.in_flight + self.backing_off
+        """Rows that are not published yet: each is in exactly one of these states."""
+        states = self.waiting, self.scheduled, self.in_flight, self.backing_off, self.held_back
+        return sum(states)
 
 
 SHOWN = 200
@@ -98,6 +104,8 @@ class ScheduledCall:
     args: str
     """As people may see them, and at most `SHOWN` characters of them."""
     kwargs: str
+    destination: str | None = None
+    """None: the app's own broker."""
 
 
 MESSAGE, TASK = "message", "task"
@@ -125,6 +133,8 @@ class DeadLetter:
     """Failed attempts to publish the message, or failed runs of the task."""
     failure_reason: str
     """At most `LONGEST_REASON` characters of it."""
+    destination: str | None = None
+    """None: the app's own broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,28 +148,19 @@ class DeadLetters:
     newer_than: float | None = None
     kind: str | None = None
     """One of `KINDS`."""
+    destination: str | None = None
+    """None: of any, the app's own broker included."""
 
 
-class RelayStore(Protocol):
-    """What a relay needs from one outbox table. Never shared between a process and its fork.
+class LaneStore(Protocol):
+    """The rows that one relay publishes: those for the app's own broker, or for one destination.
 
-    Used by one thread at a time; `wake()` may be called from any.
+    Never shared between a process and its fork. Used by one thread at a time.
     """
 
     @property
     def name(self) -> str:
         """Its name in logs and `inspect`: the database alias."""
-
-    @property
-    def listening(self) -> bool:
-        """Whether the database itself ends a `wait()` when rows are committed."""
-
-    @property
-    def blocks_event_loop(self) -> bool:
-        """Whether the driver would block all greenlets of a gevent or eventlet worker."""
-
-    def check(self) -> None:
-        """Raise `StoreNotReady`, naming the fix, if the relay can never work (no table)."""
 
     def claim(
         self,
@@ -170,6 +171,7 @@ class RelayStore(Protocol):
         max_bytes: int | None = None,
         adopt: bool = False,
         orphans: bool = True,
+        in_hand: Collection[int] = (),
     ) -> list[ClaimedMessage]:
         """Lease up to `limit` due rows to `relay_id` for `lease` seconds, oldest due first.
 
@@ -179,6 +181,10 @@ class RelayStore(Protocol):
         return the same row while a lease lasts. With `adopt`, rows that `relay_id` itself holds
         count as free: for a relay that is working on none. Without `orphans`, rows with an expired
         lease of another relay do not count as free.
+
+        A row with an `order_key` is returned only if every row of its key that has a lower id is
+        published or discarded, or is returned too, or is one of those `in_hand`, which the relay
+        publishes first. A dead letter counts as not published, with the id that it had.
         """
 
     def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
@@ -200,6 +206,81 @@ class RelayStore(Protocol):
     def release(self, ids: Sequence[int], relay_id: str) -> int:
         """Release claimed rows: due at once, retries unchanged. Returns how many it held."""
 
+    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
+        """Lease rows that the relay holds for another `lease` seconds from now.
+
+        Returns the ids that it held, even if their lease had expired: no other relay has them.
+        """
+
+    def pace(self, rate: Rate, rows: Sequence[ClaimedMessage], relay_id: str) -> set[int]:
+        """Take from a release rate, which all relays share. Returns the ids that may be sent now.
+
+        The others of these claimed rows are released, and due when it is their turn.
+        """
+
+    def close(self) -> None:
+        """Close the connection. The next use opens it again."""
+
+
+class DestinationStore(LaneStore, Protocol):
+    """The rows of one destination."""
+
+    def seconds_to_wait(self, timeout: float) -> float:
+        """How long to wait before the next claim: no longer than until the next row is due."""
+
+    def look_again(self) -> None:
+        """Rows may have been stored that are due sooner. Callable from any thread."""
+
+    def sample(self) -> Sample:
+        """The values of the gauges, from cheap queries."""
+
+
+class DeliveryStore(Protocol):
+    """The messages for destinations of one database, for one thread per destination.
+
+    However many these are, they share one connection.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in logs: the database alias."""
+
+    def lane(self, destination: str) -> DestinationStore:
+        """The rows of one destination."""
+
+    def wait(self, timeout: float) -> set[str] | None:
+        """Block until rows for destinations may be waiting, or for `timeout` seconds at most.
+
+        Returns the destinations, or None for all of them. For one thread.
+        """
+
+    def wake(self) -> None:
+        """End a `wait()` early. Callable from any thread, and from a signal handler."""
+
+    def pauses(self) -> Mapping[str, Pause]:
+        """The destinations that are paused."""
+
+    def close(self) -> None:
+        """Close the connection. The next use opens it again."""
+
+
+class RelayStore(LaneStore, Protocol):
+    """What a relay needs from one outbox. `wake()` may be called from any thread."""
+
+    deliveries: DeliveryStore | None
+    """The messages for destinations; None if there are no destinations."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether the database itself ends a `wait()` when rows are committed."""
+
+    @property
+    def blocks_event_loop(self) -> bool:
+        """Whether the driver would block all greenlets of a gevent or eventlet worker."""
+
+    def check(self) -> None:
+        """Raise `StoreNotReady`, naming the fix, if the relay can never work (no table)."""
+
     def check_in(self, member: Member, *, relays: int | None, wants_slot: bool) -> Place:
         """Tell the fleet that this relay is alive, and learn whether it is to work.
 
@@ -217,12 +298,6 @@ class RelayStore(Protocol):
         Returns the names of a few workers that stand by, to be told about it.
         """
 
-    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
-        """Lease rows that the relay holds for another `lease` seconds from now.
-
-        Returns the ids that it held, even if their lease had expired: no other relay has them.
-        """
-
     def wait(self, timeout: float) -> bool:
         """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass.
 
@@ -236,9 +311,6 @@ class RelayStore(Protocol):
     def sample(self) -> Sample:
         """The values of the gauges, from cheap queries."""
 
-    def close(self) -> None:
-        """Close the connection. The next use opens it again."""
-
 
 class OperatorStore(Protocol):
     """What operators need from one outbox table: commands, the admin, the purge task."""
@@ -250,16 +322,23 @@ class OperatorStore(Protocol):
     def check(self) -> None:
         """Raise `StoreNotReady`, naming the fix, if the tables can't be used."""
 
-    def stats(self, top: int = 10) -> Stats:
-        """Everything that `status` shows. Too expensive to call for each batch."""
+    def stats(self, top: int = 10, destination: str | None = None) -> Stats:
+        """Everything that `status` shows: of the rows for the app's own broker, or for one
+        destination. Too expensive to call for each batch."""
+
+    def destinations(self) -> list[str]:
+        """The destinations that are configured, and those that messages are stored for."""
+
+    def rates(self) -> Mapping[str, float]:
+        """By the pattern of a release rate: for how many seconds waiting messages have turns."""
 
     def fleet(self) -> Fleet:
         """The members of the fleet, by slot and name, and whether the outbox is paused."""
 
-    def pause(self, reason: str, paused_by: str) -> None:
-        """Pause the outbox: check-ins answer with it until `resume()`. The last reason counts."""
+    def pause(self, reason: str, paused_by: str, destination: str = "") -> None:
+        """Pause the outbox, or one destination, until `resume()`. The last reason counts."""
 
-    def resume(self) -> bool:
+    def resume(self, destination: str = "") -> bool:
         """End the pause. False if there was none."""
 
     def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:

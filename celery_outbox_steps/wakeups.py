@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+def for_destinations(name: str) -> str:
+    """The name under which those who publish a Store's messages for destinations register."""
+    return f"{name} (destinations)"
+
+
 _relays: dict[str, set[Callable[[], None]]] = {}
 
 

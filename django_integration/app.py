@@ -38,6 +38,7 @@ from django_integration.celery_hooks.tasks import (
 )
 from django_integration.conf import NOT_INSTALLED, DjangoDefaults, is_installed
 from django_integration.enqueue.capture import CapturingProducer
+from django_integration.enqueue.destination import DESTINATION, take_destination
 from django_integration.enqueue.headers import with_headers
 from django_integration.enqueue.hold import when_of, without_time
 from django_integration.enqueue.keys import KEY, ON_CONFLICT, drop_key, take_key, wanted_key
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from celery.result import AsyncResult
 
+    from celery_outbox_steps.destinations import Destination
     from django_integration.enqueue.keys import WantedKey
     from django_integration.schema import When
 
@@ -67,6 +69,7 @@ class OutboxCelery(DjangoTaskByDefault):
         super().__init__(*args, **kwargs)
         # Not in `on_init`: a subclass or mixin may override it without calling ours.
         extend_registry(registry_of(self))
+        self._destination_connections: dict[str, tuple[Destination, Any]] = {}
         self._outbox_defaults = DjangoDefaults()
         self.add_defaults(self._outbox_defaults.load)
         self.on_after_configure.connect(self._on_configured)
@@ -98,6 +101,8 @@ class OutboxCelery(DjangoTaskByDefault):
     def send_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Store the call; same arguments as Celery's, and `outbox_using` for a database alias.
 
+        `outbox_destination` names another broker, whose workers run the task.
+
         With `outbox_key`, only if no call with this key waits; `outbox_on_conflict="replace"` puts
         it in that one's place. The result's `was_stored` tells; its id is of the one that waits.
         If the database is away, a call of a worker that is in no transaction goes to the broker:
@@ -115,15 +120,17 @@ class OutboxCelery(DjangoTaskByDefault):
             asked = take_key(task, kwargs)
             key = wanted_key(asked, task, name, args, kwargs, strict=not self.current_worker_task)
         settings = self.outbox.settings
-        is_excluded = settings.exclude_tasks and settings.excludes(name)
+        destination = take_destination(kwargs, settings, key) if DESTINATION in kwargs else None
+        is_excluded = destination is None and settings.exclude_tasks and settings.excludes(name)
         if settings.adds_headers:
             kwargs = with_headers(self, kwargs, direct=is_excluded)
         if is_excluded:
             return super().send_task(*args, **kwargs)
         try:
-            result = self._store(name, using, args, kwargs, key)
+            result = self._store(name, using, args, kwargs, key=key, destination=destination)
         except (InterfaceError, OperationalError) as exc:
-            if self.current_worker_task is None or not self.outbox.can_not_store(using):
+            in_task = self.current_worker_task is not None and destination is None
+            if not in_task or not self.outbox.can_not_store(using):
                 raise
             log("celery_outbox_not_stored", name, describe(exc), task_name=name)
             result = super().send_task(*args, **kwargs)
@@ -137,17 +144,24 @@ class OutboxCelery(DjangoTaskByDefault):
         using: str | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        *,
         key: WantedKey | None,
+        destination: Destination | None,
     ) -> AsyncResult:
         database, options, when = self.outbox.database(name, using), kwargs, None
         if "countdown" in kwargs or "eta" in kwargs:
             when = when_of(kwargs, self.outbox.settings.hold)
             options = kwargs if when is None else without_time(kwargs)
-        producer, result = self.capture(args, options)
+        connection = None if destination is None else self._connection_of(destination)
+        producer, result = self.capture(args, options, connection)
         kwargs["task_id"] = result.id  # the same if it is sent because the INSERT had no answer
         if not producer.messages:  # a custom AMQP class, or one in a test, dropped it
             return result
-        if key is None:
+        if destination is not None:
+            self.outbox.store(
+                database, name, result.id, producer, when=when, destination=destination.name
+            )
+        elif key is None:
             self.outbox.store(database, name, result.id, producer, when=when)
         else:
             result.was_stored = None  # in a bulk, that is known at its end
@@ -187,11 +201,15 @@ class OutboxCelery(DjangoTaskByDefault):
         options = named.pop("options", {})
         return {**named, **options}
 
-    def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Let Celery build the message. The caller's own producer or connection is ignored."""
+    def capture(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], connection: Any = None
+    ) -> tuple[Any, Any]:
+        """Let Celery build the message. The caller's own producer or connection is ignored.
+
+        `connection`: that of another broker, which the message is for. Never connected."""
         for name in ("producer", "publisher", "connection"):
             kwargs.pop(name, None)
-        producer = CapturingProducer(self._outbox_connection)
+        producer = CapturingProducer(connection or self._outbox_connection)
         return producer, super().send_task(*args, producer=producer, **kwargs)
 
     def _send_directly(
@@ -247,6 +265,16 @@ class OutboxCelery(DjangoTaskByDefault):
     def _outbox_connection(self) -> Any:
         """Never connected: CapturingProducer and tracing libraries read the transport from it."""
         return self.connection_for_write()
+
+    def _connection_of(self, destination: Destination) -> Any:
+        """The same for a destination."""
+        known, connection = self._destination_connections.get(destination.name, (None, None))
+        if known is not destination:
+            from celery_outbox_steps.publishers.broker import connection_for
+
+            connection = connection_for(destination)
+            self._destination_connections[destination.name] = destination, connection
+        return connection
 
     def _on_beat(self, **_: Any) -> None:
         self.outbox.in_beat = True

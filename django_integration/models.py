@@ -1,4 +1,4 @@
-"""The tables: messages to publish, dead letters, the inbox, the relays of the fleet, the pause.
+"""The tables: messages to publish, dead letters, the inbox, relays, pauses, release rates.
 
 Names, clocks and states come from `schema.py`; a state is a method of `CeleryOutbox.objects`. The
 hot paths (enqueue, claim, settle) write SQL of their own, see `django_integration.enqueue.rows` and
@@ -18,12 +18,15 @@ __all__ = [
     "APP_LABEL",
     "CeleryOutbox",
     "CeleryOutboxDeadLetter",
+    "CeleryOutboxDelivery",
     "CeleryOutboxInbox",
     "CeleryOutboxPause",
     "CeleryOutboxQuerySet",
+    "CeleryOutboxRate",
     "CeleryOutboxRelay",
     "DatabaseNow",  # migrations import it from here
     "StoredMessage",
+    "WaitingMessage",
 ]
 
 
@@ -64,7 +67,7 @@ class StoredMessage(models.Model):
         return self.kwargs if self.redacted_kwargs is None else self.redacted_kwargs
 
 
-class CeleryOutboxQuerySet(models.QuerySet["CeleryOutbox"]):
+class CeleryOutboxQuerySet(models.QuerySet["WaitingMessage"]):
     """The states of a row, by the database's clock."""
 
     def pending(self) -> CeleryOutboxQuerySet:
@@ -87,6 +90,10 @@ class CeleryOutboxQuerySet(models.QuerySet["CeleryOutbox"]):
         """Not due yet: after a failure, or because the broker was unavailable."""
         return self.filter(schema.BACKING_OFF.q)
 
+    def held_back(self) -> CeleryOutboxQuerySet:
+        """Waits until an earlier message with the same `order_key` is published."""
+        return self.filter(schema.HELD_BACK.q)
+
     def failing(self) -> CeleryOutboxQuerySet:
         """At least one attempt failed, and another one will follow."""
         return self.filter(schema.FAILING.q)
@@ -96,32 +103,61 @@ class CeleryOutboxQuerySet(models.QuerySet["CeleryOutbox"]):
         return self.filter(schema.PUBLISHED.q)
 
 
-class CeleryOutbox(StoredMessage):
-    """A message that the caller's transaction committed."""
+class WaitingMessage(StoredMessage):
+    """What both tables of messages that wait have besides: when, who holds it, what went wrong."""
 
     due_at = models.DateTimeField(null=True, default=DatabaseNow)
-    outbox_key = models.CharField(max_length=255, null=True)
     updated_at = models.DateTimeField(null=True)
     # The lease stays out of every index, so that PostgreSQL can claim with HOT updates.
     claimed_by = models.CharField(max_length=255, null=True)
     claimed_until = models.DateTimeField(null=True)
     last_error = models.TextField(null=True)
     published_at = models.DateTimeField(null=True)
+    # Whether it has waited for its turn because of a release rate.
+    paced = models.BooleanField(null=True)
 
     # The manager has the methods of its QuerySet, which only django-stubs' mypy plugin would know.
     objects: ClassVar[CeleryOutboxQuerySet] = CeleryOutboxQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        abstract = True
+
+
+class CeleryOutbox(WaitingMessage):
+    """A message for the app's own broker that the caller's transaction committed."""
+
+    outbox_key = models.CharField(max_length=255, null=True)
 
     class Meta:
         app_label = APP_LABEL
         db_table = schema.OUTBOX
         verbose_name = "outbox message"
         indexes = [
-            models.Index(fields=["due_at", "id"], name=schema.DUE_INDEX),
-            models.Index(fields=["task_id"], name=schema.TASK_ID_INDEX),
+            models.Index(fields=["due_at", "id"], name=schema.TASKS.due_index),
+            models.Index(fields=["task_id"], name=schema.TASKS.task_id_index),
         ]
         constraints = [
             # The migration makes it an index without the rows that have no key, where it can.
             models.UniqueConstraint(fields=["outbox_key"], name=schema.KEY_INDEX),
+        ]
+
+
+class CeleryOutboxDelivery(WaitingMessage):
+    """A message for one destination: an event, or a task of another Celery installation."""
+
+    destination = models.CharField(max_length=255)
+    order_key = models.CharField(max_length=255, null=True)
+
+    class Meta:
+        app_label = APP_LABEL
+        db_table = schema.DELIVERY
+        verbose_name = "message for a destination"
+        verbose_name_plural = "messages for destinations"
+        indexes = [
+            models.Index(fields=["destination", "due_at", "id"], name=schema.DELIVERIES.due_index),
+            models.Index(fields=["task_id"], name=schema.DELIVERIES.task_id_index),
+            # The migration leaves rows without a key out, where it can.
+            models.Index(fields=["destination", "order_key", "id"], name=schema.ORDER_INDEX),
         ]
 
 
@@ -133,6 +169,10 @@ class CeleryOutboxDeadLetter(StoredMessage):
     # NULL is "message": relays of earlier releases do not know this column.
     kind = models.CharField(max_length=255, null=True)
     traceback = models.TextField(null=True)
+    # Of a message for a destination: where it was for, its key, and its place among those.
+    destination = models.CharField(max_length=255, null=True)
+    order_key = models.CharField(max_length=255, null=True)
+    position = models.BigIntegerField(null=True)
 
     class Meta:
         app_label = APP_LABEL
@@ -141,6 +181,8 @@ class CeleryOutboxDeadLetter(StoredMessage):
         indexes = [
             models.Index(fields=["dead_at"], name="celery_outbox_dl_dead_at"),
             models.Index(fields=["task_id"], name="celery_outbox_dl_task_id"),
+            # The migration leaves rows without a key out, where it can.
+            models.Index(fields=["destination", "order_key"], name=schema.DEAD_ORDER_INDEX),
         ]
 
 
@@ -197,8 +239,27 @@ class CeleryOutboxRelay(models.Model):
         return self.worker or self.relay_id
 
 
+class CeleryOutboxRate(models.Model):
+    """What the relays have used of a release rate, and until when waiting rows are planned."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    used_until = models.DateTimeField(default=DatabaseNow)
+    planned_until = models.DateTimeField(default=DatabaseNow)
+
+    class Meta:
+        app_label = APP_LABEL
+        db_table = schema.RATE
+        verbose_name = "release rate"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class CeleryOutboxPause(models.Model):
-    """The outbox of this database is paused while this row exists. The empty name means all."""
+    """The outbox of this database is paused while this row exists, or a destination of this name.
+
+    The empty name means all.
+    """
 
     name = models.CharField(max_length=255, primary_key=True)
     reason = models.TextField()

@@ -9,32 +9,97 @@ every database. Imports no model, so it can be imported before Django's apps are
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from celery_outbox_steps.envelope import DELIVERY_VERSIONS, SCHEMA_VERSION, SUPPORTED_VERSIONS
 from celery_outbox_steps.messages import ClaimedMessage
+from celery_outbox_steps.wakeups import for_destinations
 
 # -- names ----------------------------------------------------------------------------------------
 
 APP_LABEL = "celery_outbox"
 OUTBOX = "celery_outbox"
 DEAD_LETTER = "celery_outbox_dead_letter"
+DELIVERY = "celery_outbox_delivery"
 INBOX = "celery_outbox_inbox"
 RELAY = "celery_outbox_relay"
 PAUSE = "celery_outbox_pause"
-TABLES = (OUTBOX, DEAD_LETTER, INBOX, RELAY, PAUSE)
-DUE_INDEX = "celery_outbox_due"
-TASK_ID_INDEX = "celery_outbox_task_id"
+RATE = "celery_outbox_rate"
+ORDER_LOCK = "celery_outbox_order_lock"
+"""MySQL only: see `enqueue/order.py`."""
+TABLES = (OUTBOX, DEAD_LETTER, DELIVERY, INBOX, RELAY, PAUSE, RATE)
 KEY_INDEX = "celery_outbox_key"
-CHANNEL = "celery_outbox"
-"""PostgreSQL's NOTIFY channel."""
+ORDER_INDEX = "celery_outbox_dlv_order"
+DEAD_ORDER_INDEX = "celery_outbox_dl_order"
+
+
+class MessageTable(NamedTuple):
+    """A table of messages that wait to be published."""
+
+    name: str
+    due_index: str
+    task_id_index: str
+    freed: str
+    """The column that a row has a value in only as long as it waits."""
+    channel: str
+    """PostgreSQL's NOTIFY channel."""
+    versions: tuple[int, ...]
+    """The schema versions that a relay understands."""
+
+    def wake_up_name(self, alias: str) -> str:
+        """Under which its relays in this process are woken."""
+        return alias if self.name == OUTBOX else for_destinations(alias)
+
+
+TASKS = MessageTable(
+    OUTBOX,
+    "celery_outbox_due",
+    "celery_outbox_task_id",
+    "outbox_key",
+    "celery_outbox",
+    SUPPORTED_VERSIONS,
+)
+"""Messages for the app's own broker."""
+DELIVERIES = MessageTable(
+    DELIVERY,
+    "celery_outbox_dlv_due",
+    "celery_outbox_dlv_task_id",
+    "order_key",
+    "celery_outbox_delivery",
+    DELIVERY_VERSIONS,
+)
+"""Messages for destinations."""
+
+
+class Lane(NamedTuple):
+    """The rows that one relay publishes: those for the app's own broker, or for a destination."""
+
+    table: MessageTable
+    destination: str | None = None
+
+    @property
+    def rows(self) -> str:
+        """The condition that selects them, in front of others; `params` are its parameters."""
+        return "" if self.destination is None else "destination = %s AND "
+
+    @property
+    def params(self) -> list[str]:
+        return [] if self.destination is None else [self.destination]
+
+
+OWN_BROKER = Lane(TASKS)
+CHANNEL = TASKS.channel
 HELD_PAYLOAD = "held"
 NOTIFY = f"pg_notify('{CHANNEL}', '')"
 """Rows are due."""
 NOTIFY_HELD = f"pg_notify('{CHANNEL}', '{HELD_PAYLOAD}')"
 """Rows are due soon: the relay has to look when."""
+NOTIFY_DESTINATION = f"pg_notify('{DELIVERIES.channel}', destination)"
+"""Rows for a destination are due, or due soon."""
 
 # -- columns --------------------------------------------------------------------------------------
 
@@ -60,7 +125,7 @@ class Key(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a call stores. Field names are column names, except the last two."""
+    """What a call stores. Field names are column names, except `when` and `key`."""
 
     task_id: str
     task_name: str
@@ -76,6 +141,15 @@ class Row(NamedTuple):
     when: When | None = None
     """None: due at once."""
     key: Key | None = None
+    destination: str | None = None
+    """None: the app's own broker."""
+    order_key: str | None = None
+    """Messages of one destination with the same key are published in the order of their commits."""
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def table(self) -> MessageTable:
+        return TASKS if self.destination is None else DELIVERIES
 
 
 CALL_COLUMNS = Row._fields[: Row._fields.index("when")]
@@ -119,6 +193,16 @@ DUE_AT_ETA = {
 }
 """When such a row is due: at its time, and not before now. Same parameters."""
 
+FAR = {
+    "postgresql": "'9999-01-01 00:00:00+00'",
+    "mysql": "'9999-01-01 00:00:00'",
+    "sqlite": "'9999-01-01 00:00:00'",
+}
+"""The `due_at` of a row that is held back until another one with the same `order_key` is published.
+No call can have this time as its eta."""
+HELD_BACK_UNTIL = datetime(9999, 1, 1, tzinfo=timezone.utc)
+"""The same for the ORM."""
+
 LOOK_AHEAD = 1.0
 """Seconds between two looks of an idle relay at the next due time, at least. It looks only when it
 polls, so at most `idle_time` more. It has to be told about a row that is due before that."""
@@ -139,7 +223,7 @@ class State:
     """A condition on an outbox row, as SQL text and as a `Q`. `&` joins two."""
 
     text: str
-    """The SQL, with `{now}` for the clock."""
+    """The SQL, with `{now}` for the clock and `{far}` for the time of rows that are held back."""
     q: Q
 
     def __and__(self, other: State) -> State:
@@ -147,7 +231,7 @@ class State:
 
     def sql(self, vendor: str) -> str:
         """The condition as this database writes it."""
-        return self.text.replace("{now}", NOW[vendor])
+        return self.text.replace("{now}", NOW[vendor]).replace("{far}", FAR[vendor])
 
 
 LEASED = State("claimed_until >= {now}", Q(claimed_until__gte=DatabaseNow()))
@@ -155,7 +239,10 @@ UNLEASED = State(
     "(claimed_until IS NULL OR claimed_until < {now})", ~Q(claimed_until__gte=DatabaseNow())
 )
 DUE_TIME_REACHED = State("due_at <= {now}", Q(due_at__lte=DatabaseNow()))
-DUE_TIME_AHEAD = State("due_at > {now}", Q(due_at__gt=DatabaseNow()))
+DUE_TIME_AHEAD = State(
+    "due_at > {now} AND due_at < {far}",
+    Q(due_at__gt=DatabaseNow()) & Q(due_at__lt=HELD_BACK_UNTIL),
+)
 NEVER_ATTEMPTED = State("updated_at IS NULL", Q(updated_at__isnull=True))
 
 PENDING = State("due_at IS NOT NULL", Q(due_at__isnull=False))
@@ -178,6 +265,8 @@ SCHEDULED = DUE_TIME_AHEAD & UNLEASED & WANTED_LATER
 """Not due yet: stored for later, or rescheduled."""
 BACKING_OFF = DUE_TIME_AHEAD & UNLEASED & POSTPONED
 """Not due yet: after a failure, or because the broker was unavailable."""
+HELD_BACK = State("due_at >= {far}", Q(due_at__gte=HELD_BACK_UNTIL)) & UNLEASED
+"""Waits until another row with the same `order_key` is published."""
 UNCLAIMED = PENDING & UNLEASED
 """Held by no relay, due or not: may be cancelled or given another time."""
 UNHELD = PENDING & State("claimed_by IS NULL", Q(claimed_by__isnull=True))
@@ -193,6 +282,7 @@ ROW_STATES = {
     "scheduled": SCHEDULED,
     "in_flight": IN_FLIGHT,
     "backing_off": BACKING_OFF,
+    "held_back": HELD_BACK,
     "published": PUBLISHED,
 }
 """Every row is in exactly one of these."""

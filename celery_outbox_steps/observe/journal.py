@@ -30,12 +30,21 @@ REPORT_AGAIN_AFTER = 600.0
 
 
 class Journal:
-    """The record of one relay."""
+    """The record of one relay. `destination`: what it publishes to, if not to the app's broker."""
 
-    def __init__(self, database: str, relay_id: str, recorders: Recorders = NO_RECORDERS) -> None:
+    def __init__(
+        self,
+        database: str,
+        relay_id: str,
+        recorders: Recorders = NO_RECORDERS,
+        destination: str | None = None,
+    ) -> None:
         self.relay_id = relay_id
         self._database = database
+        self._destination = destination
         self._fields: dict[str, Any] = {"database": database, "relay": relay_id}
+        if destination is not None:
+            self._fields["destination"] = destination
         self._recorders = recorders
         self._reported: dict[tuple[Any, ...], float] = {}
         self._in_outage = False
@@ -154,10 +163,13 @@ class Journal:
 
     def _note_outage(self, result: BatchResult) -> None:
         """Log the beginning and the end of an outage, not each batch in between."""
+        to, whose = self._destination, "broker" if self._destination is None else "destination"
+        named = () if to is None else (to,)
         if result.outage and not self._in_outage:
-            self._event("celery_outbox_broker_unavailable", result.outage, rows=result.deferred)
+            event = f"celery_outbox_{whose}_unavailable"
+            self._event(event, *named, result.outage, rows=result.deferred)
         elif self._in_outage and result.published and not result.outage:
-            self._event("celery_outbox_broker_recovered")
+            self._event(f"celery_outbox_{whose}_recovered", *named)
         if result.outage:
             self.last_error, self._in_outage = result.outage, True
         elif result.published:
@@ -172,7 +184,8 @@ class Journal:
             "retries": _attempts(outcome),
             "error": outcome.error,
         }
-        args = (message.task_name, message.task_id, outcome.error)
+        to = "" if self._destination is None else f" for {self._destination}"
+        args = (message.task_name, f"{message.task_id}{to}", outcome.error)
         with self._recorders.about(message):
             if isinstance(outcome, Dead):
                 self._event("celery_outbox_dead_letter", *args, **fields)

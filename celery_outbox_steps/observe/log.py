@@ -34,7 +34,7 @@ class Event(NamedTuple):
 
 RELAY = ("database", "relay")
 """The fields that tell relays apart."""
-MESSAGE = (*RELAY, "task_id", "task_name", "retries", "error")
+MESSAGE = (*RELAY, "destination", "task_id", "task_name", "retries", "error")
 
 RELAY_EVENTS = {
     "celery_outbox_relay_started": Event(
@@ -117,6 +117,19 @@ RELAY_EVENTS = {
         "publishing again",
         "The first message after an outage was published.",
         RELAY,
+    ),
+    "celery_outbox_destination_unavailable": Event(
+        WARNING,
+        "%s: %s; its rows wait, no retry is spent",
+        "The broker of a destination is down or does not confirm. Its `rows` rows wait, and no "
+        "retry is spent; nothing else is affected. Logged once per outage.",
+        (*RELAY, "destination", "rows"),
+    ),
+    "celery_outbox_destination_recovered": Event(
+        INFO,
+        "%s: publishing again",
+        "The first message to a destination after an outage was published.",
+        (*RELAY, "destination"),
     ),
     "celery_outbox_publish_failed": Event(
         WARNING,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OTHER = "other"
 """The `task_name` of tasks that are not on the allow-list."""
 
-ROW_STATES = ("waiting", "in_flight", "backing_off", "scheduled")
+ROW_STATES = ("waiting", "in_flight", "backing_off", "scheduled", "held_back")
 """The values of the tag `state` of `rows`."""
 
 SETTINGS = ("metrics", "metrics_task_names")
@@ -50,7 +50,9 @@ class Metric(NamedTuple):
 
 
 DATABASE = ("database",)
-MESSAGE_TAGS = ("database", "task_name")
+LANE = ("database", "destination")
+"""`destination` is missing, or empty in Prometheus, for the app's own broker."""
+MESSAGE_TAGS = (*LANE, "task_name")
 BATCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG_BUCKETS = (*BATCH_BUCKETS, 60.0, 120.0, 300.0, 900.0, 3600.0)
 METRICS = {
@@ -92,7 +94,7 @@ METRICS = {
     ),
     "messages.fenced": Metric(
         "counter",
-        DATABASE,
+        LANE,
         "Rows lost to another relay before they were settled.",
         "celery_outbox_messages_fenced_total",
     ),
@@ -104,26 +106,26 @@ METRICS = {
     ),
     "oldest_due_age_seconds": Metric(
         "gauge",
-        DATABASE,
+        LANE,
         "For how long the oldest row that is due has been due. Rows that back off do not count.",
         "celery_outbox_oldest_due_age_seconds",
     ),
     "rows": Metric(
         "gauge",
-        ("database", "state"),
-        "Rows that are not published yet: waiting, in_flight, backing_off or scheduled.",
+        (*LANE, "state"),
+        "Rows that are not published yet: waiting, in_flight, backing_off, scheduled or held_back.",
         "celery_outbox_rows",
     ),
     "dead_letters": Metric(
         "gauge",
-        ("database", "kind"),
+        (*LANE, "kind"),
         "Dead letters: messages that could not be published, and tasks that failed.",
         "celery_outbox_dead_letters",
         pushed=False,
     ),
     "relay.state": Metric(
         "gauge",
-        ("database", "state"),
+        (*LANE, "state"),
         "1 for what this worker's relay does now, 0 for the other states.",
         "celery_outbox_relay_state",
         pushed=False,
@@ -137,21 +139,21 @@ METRICS = {
     ),
     "relay.breaker_open": Metric(
         "gauge",
-        DATABASE,
+        LANE,
         "1 while this relay claims next to nothing, because the broker accepted no messages.",
         "celery_outbox_breaker_open",
         pushed=False,
     ),
     "relay.paused": Metric(
         "gauge",
-        DATABASE,
+        LANE,
         "1 while this relay, or the whole outbox, is paused.",
         "celery_outbox_paused",
         pushed=False,
     ),
     "publish.lag_seconds": Metric(
         "histogram",
-        DATABASE,
+        LANE,
         "From a row's due time to the broker's confirm, for each message.",
         "celery_outbox_publish_lag_seconds",
         LAG_BUCKETS,
@@ -159,26 +161,26 @@ METRICS = {
     ),
     "batch.duration_ms": Metric(
         "timing",
-        DATABASE,
+        LANE,
         "From the claim of a batch to the last answer of the broker.",
         "celery_outbox_batch_duration_seconds",
         BATCH_BUCKETS,
     ),
-    "batch.size": Metric("gauge", DATABASE, "Rows of the last batch."),
+    "batch.size": Metric("gauge", LANE, "Rows of the last batch."),
     "publish.latency_ms": Metric(
-        "timing", DATABASE, "From a row's due time to the broker's confirm: mean of a batch."
+        "timing", LANE, "From a row's due time to the broker's confirm: mean of a batch."
     ),
     "publish.latency_max_ms": Metric(
-        "timing", DATABASE, "From a row's due time to the broker's confirm: slowest of a batch."
+        "timing", LANE, "From a row's due time to the broker's confirm: slowest of a batch."
     ),
     "queue.depth": Metric(
         "gauge",
-        DATABASE,
+        LANE,
         "Rows that should be published by now: waiting, in flight or backing off. Not scheduled.",
     ),
-    "dead_letter.count": Metric("gauge", DATABASE, "Dead letters of both kinds."),
+    "dead_letter.count": Metric("gauge", LANE, "Dead letters of both kinds."),
     "oldest_pending_age_seconds": Metric(
-        "gauge", DATABASE, "Time since the oldest row of `queue.depth` was due for the first time."
+        "gauge", LANE, "Time since the oldest row of `queue.depth` was due for the first time."
     ),
 }
 
@@ -244,23 +246,28 @@ METRIC_OF = {
 class Metrics(Recorder):
     """Measures batches, samples and commits. Counters are added up, not sent per message."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, destination: str | None = None) -> None:
         self._meter = meter
+        self._lane = {} if destination is None else {"destination": destination}
 
-    def on_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
+    def on_enqueued(
+        self, database: str, counts: Mapping[str, int], destination: str | None = None
+    ) -> None:
+        lane = {} if destination is None else {"destination": destination}
         self._meter.count_messages(
-            {("messages.enqueued", name): count for name, count in counts.items()}, database
+            {("messages.enqueued", name): count for name, count in counts.items()},
+            {"database": database, **lane},
         )
 
     def on_failed_task(self, database: str, task_name: str) -> None:
-        self._meter.count_messages({("tasks.failed", task_name): 1}, database)
+        self._meter.count_messages({("tasks.failed", task_name): 1}, self._tags(database))
 
     def on_batch(self, database: str, result: BatchResult) -> None:
-        tags = {"database": database}
+        tags = self._tags(database)
         counts = Counter(
             (METRIC_OF[type(each)], each.message.task_name) for each in result.outcomes
         )
-        self._meter.count_messages(counts, database)
+        self._meter.count_messages(counts, tags)
         if result.fenced:
             self._meter.count("messages.fenced", result.fenced, tags)
         self._meter.measure("batch.size", result.claimed, tags)
@@ -270,13 +277,16 @@ class Metrics(Recorder):
             self._time_lags([each.waited - each.held + result.duration for each in published], tags)
 
     def on_sample(self, database: str, sample: Sample) -> None:
-        tags = {"database": database}
+        tags = self._tags(database)
         self._meter.measure("oldest_due_age_seconds", sample.oldest_due_seconds, tags)
         for state in ROW_STATES:
             self._meter.measure("rows", getattr(sample, state), {**tags, "state": state})
         self._meter.measure("queue.depth", sample.depth, tags)
         self._meter.measure("dead_letter.count", sample.dead_letters, tags)
         self._meter.measure("oldest_pending_age_seconds", sample.oldest_pending_seconds, tags)
+
+    def _tags(self, database: str) -> dict[str, str]:
+        return {"database": database, **self._lane}
 
     def _time_lags(self, lags: list[float], tags: Mapping[str, str]) -> None:
         self._meter.distribute("publish.lag_seconds", lags, tags)
@@ -297,13 +307,14 @@ class Meter:
         self._failed: set[int] = set()
         self._cached_tag = lru_cache(maxsize=1024)(self._tag_of)
 
-    def count_messages(self, counts: Mapping[tuple[str, str], int], database: str) -> None:
+    def count_messages(
+        self, counts: Mapping[tuple[str, str], int], tags: Mapping[str, str]
+    ) -> None:
         """Report counters by (metric, task name), with one call of a sink per metric and tag."""
         totals: Counter[tuple[str, str | None]] = Counter()
         for (metric, task_name), count in counts.items():
             totals[metric, self._cached_tag(task_name)] += count
         for (metric, tag), total in totals.items():
-            tags = {"database": database}
             self.count(metric, total, tags if tag is None else {**tags, "task_name": tag})
 
     def count(self, name: str, value: int, tags: Mapping[str, str]) -> None:

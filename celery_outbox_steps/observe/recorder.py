@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from celery_outbox_steps.messages import BatchResult, ClaimedMessage, Message, Outcome
-    from celery_outbox_steps.store import RelayStore, Sample
+    from celery_outbox_steps.store import LaneStore, Sample
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,11 +54,17 @@ class Recorder:
         """A task is called: what to keep of the caller's context, as fields of `CallerContext`."""
         return {}
 
+    def on_event(self) -> Mapping[str, str]:
+        """An event is published: the headers that continue the caller's trace."""
+        return {}
+
     def around_storing(self, rows: Sequence[Any]) -> Around:
         """Rows are stored, in the caller."""
 
-    def on_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
-        """Rows are committed, in the caller: how many of each task name."""
+    def on_enqueued(
+        self, database: str, counts: Mapping[str, int], destination: str | None = None
+    ) -> None:
+        """Rows are committed, in the caller: how many of each task's or event's name."""
 
     def on_failed_task(self, database: str, task_name: str) -> None:
         """A task failed for good, in its worker, and is kept as a dead letter."""
@@ -75,7 +81,7 @@ class Recorder:
     def on_opened(self, row: ClaimedMessage, message: Message) -> None:
         """A row that has a context became a message. The hook may add headers to the message."""
 
-    def on_settled(self, store: RelayStore, outcomes: Sequence[Outcome]) -> None:
+    def on_settled(self, store: LaneStore, outcomes: Sequence[Outcome]) -> None:
         """The Store has committed these outcomes."""
 
     def on_batch(self, database: str, result: BatchResult) -> None:
@@ -136,6 +142,15 @@ class Recorders:
             log("celery_outbox_context_failed", type(exc).__name__)
             return NO_CONTEXT
 
+    def trace_headers(self) -> dict[str, str]:
+        """The headers of an event that continue the caller's trace."""
+        found: dict[str, str] = {}
+        for library, on_event in self._hooks["on_event"]:
+            if library in sys.modules:
+                with suppress(Exception):
+                    found.update(on_event())
+        return found
+
     def storing(self, rows: Sequence[Any]) -> AbstractContextManager[Any]:
         return self._around("around_storing", rows)
 
@@ -162,13 +177,17 @@ class Recorders:
         finally:
             _traced_context.reset(token)
 
-    def report_enqueued(self, database: str, counts: Mapping[str, int]) -> None:
-        self._call_hooks("on_enqueued", database, counts)
+    def report_enqueued(
+        self, database: str, counts: Mapping[str, int], destination: str | None = None
+    ) -> None:
+        """`destination` is an argument of the hook only if there is one."""
+        more = () if destination is None else (destination,)
+        self._call_hooks("on_enqueued", database, counts, *more)
 
     def report_failed_task(self, database: str, task_name: str) -> None:
         self._call_hooks("on_failed_task", database, task_name)
 
-    def report_settled(self, store: RelayStore, outcomes: Sequence[Outcome]) -> None:
+    def report_settled(self, store: LaneStore, outcomes: Sequence[Outcome]) -> None:
         self._call_hooks("on_settled", store, outcomes)
 
     def report_batch(self, database: str, result: BatchResult) -> None:

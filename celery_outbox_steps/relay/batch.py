@@ -19,13 +19,14 @@ from celery_outbox_steps.messages import (
     Published,
     Retry,
 )
+from celery_outbox_steps.relay.order import order_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from celery_outbox_steps.messages import ClaimedMessage, Message
     from celery_outbox_steps.observe.recorder import Recorders
-    from celery_outbox_steps.store import RelayStore
+    from celery_outbox_steps.store import LaneStore
 
 
 class Batch:
@@ -52,7 +53,8 @@ class Batch:
         self.watchers: list[Callable[[Message], None]] = []
         """Recorders that want to see each message before it is sent."""
         self.duration = 0.0
-        self._fenced = self._lost = 0
+        self._order = order_of(rows)
+        self._fenced = self._lost = self._paced = 0
         self._unsettled: list[Outcome] = []
 
     @property
@@ -61,15 +63,49 @@ class Batch:
         return any(row.may_kill for row in self.rows)
 
     @property
+    def keyed_ids(self) -> list[int]:
+        """The rows that others may have to wait for."""
+        return [row.id for row in self.rows if row.order_key is not None]
+
+    @property
     def broker_answered(self) -> bool:
         """Whether the broker is known to be alive: it accepted or refused a message."""
         return bool(self.counts[Published] or self.counts[Retry])
 
-    def shares_rows_with(self, other: Batch) -> bool:
+    def must_precede(self, other: Batch) -> bool:
+        """Whether the other batch has rows that must not be sent now: rows of this one, or rows
+        whose key has a row in this one that is not published."""
+        order = self._order
+        if order is not None and any(map(order.waits, other.rows)):
+            return True
         return not {row.id for row in self.rows}.isdisjoint(row.id for row in other.rows)
+
+    def may_send(self, row: ClaimedMessage) -> bool:
+        """Whether the row is unsent, and nothing that has to be published before it is left."""
+        return row.id in self.unsent and (self._order is None or self._order.allows(row))
+
+    def rounds(self, rows: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessage]]:
+        """The rows that may be sent together: one of each key, and then the next of those that
+        were published. All of them at once, if none has a key."""
+        if self._order is None:
+            yield rows
+            return
+        left = rows
+        while ready := [row for row in left if self.may_send(row)]:
+            yield ready
+            tried = {row.id for row in ready}
+            left = [row for row in left if row.id not in tried]
+
+    def give_back(self, rows: Iterable[ClaimedMessage]) -> None:
+        """The Store has taken these rows back, until their turns come."""
+        for row in rows:
+            del self.unsent[row.id]
+            self._paced += 1
 
     def add(self, outcome: Outcome) -> None:
         del self.unsent[outcome.message.id]
+        if self._order is not None and isinstance(outcome, (Published, Expired)):
+            self._order.passed(outcome.message)
         self.outcomes.append(outcome)
         self._unsettled.append(outcome)
         self.counts[type(outcome)] += 1
@@ -86,7 +122,7 @@ class Batch:
         suspects = [row for row in self.unsent.values() if row.orphaned or row.id in self.suspects]
         self.defer(suspects, "the message was in flight when a batch was interrupted", 0.0)
 
-    def renew(self, store: RelayStore, relay_id: str, lease: float, now: float) -> None:
+    def renew(self, store: LaneStore, relay_id: str, lease: float, now: float) -> None:
         """Begin the lease again. Unsent rows that another relay has taken over are dropped."""
         ids = [*self.unsent, *(outcome.message.id for outcome in self._unsettled)]
         held = set(store.renew(ids, lease, relay_id))
@@ -95,7 +131,7 @@ class Batch:
             del self.unsent[lost]
             self._lost += 1
 
-    def write_outcomes(self, store: RelayStore, relay_id: str, recorders: Recorders) -> None:
+    def write_outcomes(self, store: LaneStore, relay_id: str, recorders: Recorders) -> None:
         """Write the outcomes that the Store does not have yet. May be repeated after an error."""
         if self._unsettled:
             self._fenced += store.settle(self._unsettled, relay_id)
@@ -105,12 +141,13 @@ class Batch:
     def result(self) -> BatchResult:
         return BatchResult(
             outcomes=tuple(self.outcomes),
-            claimed=len(self.outcomes) + len(self.unsent) + self._lost,
+            claimed=len(self.outcomes) + len(self.unsent) + self._lost + self._paced,
             published=self.counts[Published],
             retried=self.counts[Retry],
             dead=self.counts[Dead],
             deferred=self.counts[Deferred],
             expired=self.counts[Expired],
+            paced=self._paced,
             released=len(self.unsent),
             fenced=self._fenced + self._lost,
             full=self.full,

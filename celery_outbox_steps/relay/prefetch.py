@@ -9,19 +9,22 @@ again and reports it. The next step of the path is `Store.claim`.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.observe.recorder import Recorders, untraced
+from celery_outbox_steps.rates import rate_of
 from celery_outbox_steps.relay.batch import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from celery_outbox_steps.messages import ClaimedMessage
+    from celery_outbox_steps.rates import Rate
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import RelayStore
+    from celery_outbox_steps.store import LaneStore
 
 SETTLE_TIME = 2.0
 """Seconds of a lease that remain for the settle after the longest wait for the broker, if the lease
@@ -35,7 +38,7 @@ class Claims:
 
     def __init__(
         self,
-        store: RelayStore,
+        store: LaneStore,
         config: RelayConfig,
         relay_id: str,
         *,
@@ -56,6 +59,8 @@ class Claims:
         spare = config.lease - config.send_timeout
         self._needed = config.send_timeout + min(SETTLE_TIME, spare / 2)
         self._orphans_from = float("-inf")
+        self._in_hand: Batch | None = None
+        """The batch that is published while the next one is claimed."""
 
     def next_batch(self, allowed: int) -> Batch | None:
         """The batch that was claimed ahead; if there is none, claim up to `allowed` rows."""
@@ -63,6 +68,19 @@ class Claims:
             return self.take_ahead()
         # The relay works on no rows now: those in its name come from a claim whose answer was lost.
         return self._claim_batch(min(self._limit, allowed), adopt=True)
+
+    def pace(self, batch: Batch) -> None:
+        """Leave to the batch what the release rates allow; the Store takes the rest back."""
+        if not self.config.rates:
+            return
+        limited: dict[Rate, list[ClaimedMessage]] = defaultdict(list)
+        for row in batch.unsent.values():
+            rate = rate_of(self.config.rates, row.task_name)
+            if rate is not None:
+                limited[rate].append(row)
+        for rate, rows in limited.items():
+            granted = self._store.pace(rate, rows, self._relay_id)
+            batch.give_back(row for row in rows if row.id not in granted)
 
     def take_ahead(self) -> Batch | None:
         """Hand over the batch that was claimed ahead: the caller settles or releases it."""
@@ -79,6 +97,7 @@ class Claims:
         if thread is None or not batch.full or batch.may_kill:
             yield
             return
+        self._in_hand = batch
         started = thread.start(self._claim_ahead)
         try:
             yield
@@ -116,9 +135,10 @@ class Claims:
 
     @untraced
     def _claim_ahead(self) -> None:
-        self.ahead = self._claim_batch(self._limit, adopt=False)
+        in_hand = [] if self._in_hand is None else self._in_hand.keyed_ids
+        self.ahead = self._claim_batch(self._limit, adopt=False, in_hand=in_hand)
 
-    def _claim_batch(self, limit: int, *, adopt: bool) -> Batch | None:
+    def _claim_batch(self, limit: int, *, adopt: bool, in_hand: Sequence[int] = ()) -> Batch | None:
         start, lease = self.clock(), self._lease
         try:
             rows = self._store.claim(
@@ -128,6 +148,7 @@ class Claims:
                 max_bytes=MAX_BYTES,
                 adopt=adopt,
                 orphans=start >= self._orphans_from,
+                in_hand=in_hand,
             )
         except StoreError:
             self.leave_orphans()

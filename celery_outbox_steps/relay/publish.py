@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.classify import is_permanent
-from celery_outbox_steps.envelope import open_envelope
 from celery_outbox_steps.errors import Interrupted, Outage, StoreError, describe
 from celery_outbox_steps.messages import (
     Dead,
@@ -27,9 +26,12 @@ from celery_outbox_steps.messages import (
 from celery_outbox_steps.relay.policy import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from celery_outbox_steps.messages import ClaimedMessage
+
+    OpenRow = Callable[[ClaimedMessage, datetime, float], Message]
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.relay.batch import Batch
     from celery_outbox_steps.relay.prefetch import Claims
@@ -51,7 +53,9 @@ class PublishStep:
         publisher: Publisher,
         claims: Claims,
         should_stop_sending: Callable[[], bool],
+        open_row: OpenRow,
     ) -> None:
+        self._open_row = open_row
         self._app = app
         self._publisher = publisher
         self._claims = claims
@@ -78,17 +82,31 @@ class PublishStep:
             batch.defer(list(batch.unsent.values()), batch.outage, OUTAGE_DELAY)
             return
         if alone and not self._should_stop_sending():
-            unsent = [row for row in alone if row.id in batch.unsent]
+            unsent = [row for row in alone if batch.may_send(row)]
             batch.defer(unsent, "no time was left to send this message alone", OUTAGE_DELAY)
 
     def _publish_together(self, batch: Batch) -> list[ClaimedMessage]:
-        """Publish the rows without a history together. Returns those that must be sent alone."""
+        """Publish the rows without a history together. Returns those that must be sent alone.
+
+        Rows with keys take as many rounds as one of the keys has rows: see `Batch.rounds`.
+        """
         rows = list(batch.unsent.values())
         with_history = [row for row in rows if row.has_history]
         fresh = [row for row in rows if not row.has_history] if with_history else rows
+        held_back: list[ClaimedMessage] = []
+        for number, ready in enumerate(batch.rounds(fresh)):
+            if number:
+                self._claims.keep_lease(batch)
+            held_back += self._publish_round(batch, ready)
+            if batch.suspects or self._should_stop_sending():
+                break
+        return held_back + with_history
+
+    def _publish_round(self, batch: Batch, rows: Sequence[ClaimedMessage]) -> list[ClaimedMessage]:
+        """Publish rows together. Returns those that must be sent alone."""
         opened: list[ClaimedMessage] = []
         held_back: list[ClaimedMessage] = []
-        messages = self._open_all(batch, fresh, opened, held_back)
+        messages = self._open_all(batch, rows, opened, held_back)
         try:
             for position, error in self._publisher.publish(messages, self._timeout):
                 batch.add(self._outcome_of(opened[position], error))
@@ -98,9 +116,9 @@ class PublishStep:
             if isinstance(exc, Outage) and not isinstance(exc, Interrupted):
                 raise
             # Interrupted, or a message caused an error in the publisher: sending alone finds it.
-            held_back = [row for row in fresh if row.id in batch.unsent]
+            held_back = [row for row in rows if row.id in batch.unsent]
             batch.suspects.update(row.id for row in held_back)
-        return held_back + with_history
+        return held_back
 
     def _publish_alone(self, batch: Batch, rows: list[ClaimedMessage]) -> None:
         """Publish rows one by one, each with its own confirm, as long as there is time.
@@ -115,6 +133,8 @@ class PublishStep:
             out_of_time = self._should_stop_sending() or self._clock() >= end
             if out_of_time or len(unexplained) == MAX_UNEXPLAINED:
                 break
+            if not batch.may_send(row):
+                continue
             published = batch.counts[Published]
             interruption = self._publish_one(batch, row)
             if interruption is None:
@@ -226,7 +246,7 @@ class PublishStep:
         """
         now = self._clock()
         try:
-            message = open_envelope(row, self._now, now - batch.claimed_at)
+            message = self._open_row(row, self._now, now - batch.claimed_at)
             self._recorders.restore(row, message)
             pause = self._stalled.get((message.exchange, message.routing_key), 0.0) - now
         except Exception as exc:  # noqa: BLE001  a malformed row must not stop the others

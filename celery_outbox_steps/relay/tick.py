@@ -14,6 +14,7 @@ import uuid
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps.envelope import open_envelope
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.relay.batch import Batch
     from celery_outbox_steps.relay.prefetch import PrefetchThread
+    from celery_outbox_steps.relay.publish import OpenRow
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import RelayStore
+    from celery_outbox_steps.store import LaneStore
 
 
 def new_relay_id() -> str:
@@ -44,13 +46,14 @@ class Relay:
     """Moves rows from one Store to the broker. Used by one thread.
 
     With `prefetch`, that thread claims the next batch while one is published. Once
-    `should_stop_sending()` is true, rows that are not sent yet are released.
+    `should_stop_sending()` is true, rows that are not sent yet are released. `open_row` makes the
+    message of a row.
     """
 
     def __init__(
         self,
         app: Any,
-        store: RelayStore,
+        store: LaneStore,
         publisher: Publisher,
         config: RelayConfig,
         relay_id: str,
@@ -59,6 +62,7 @@ class Relay:
         prefetch: PrefetchThread | None = None,
         clock: Callable[[], float] = boot_clock,
         recorders: Recorders = NO_RECORDERS,
+        open_row: OpenRow = open_envelope,
     ) -> None:
         self.recorders = recorders
         self.breaker = Breaker(config.broker_outage_cooldown)
@@ -71,7 +75,9 @@ class Relay:
         self._claims = Claims(
             store, config, relay_id, clock=clock, thread=prefetch, recorders=recorders
         )
-        self._publish_step = PublishStep(app, publisher, self._claims, should_stop_sending)
+        self._publish_step = PublishStep(
+            app, publisher, self._claims, should_stop_sending, open_row
+        )
         self._batch: Batch | None = None
 
     @property
@@ -117,6 +123,7 @@ class Relay:
         if batch is None or self._should_stop_sending():
             return
         self._claims.keep_lease(batch)  # it may have waited for its turn, or the process was frozen
+        self._claims.pace(batch)
         is_probe = self.breaker.is_open
         claiming_ahead = nullcontext() if is_probe else self._claims.claiming_ahead_of(batch)
         with claiming_ahead, self.recorders.publishing(batch):
@@ -127,7 +134,7 @@ class Relay:
             self.breaker.outage(self._clock())
         # Rows can be in both batches if the process was frozen until the lease of this one expired.
         ahead = self._claims.ahead
-        if batch.outage or batch.unsent or (ahead is not None and ahead.shares_rows_with(batch)):
+        if batch.outage or batch.unsent or (ahead is not None and batch.must_precede(ahead)):
             self._release_ahead()
 
     def _settle_batch(self) -> BatchResult:

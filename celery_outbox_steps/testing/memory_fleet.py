@@ -66,7 +66,7 @@ class MemoryFleet:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.members: dict[str, MemoryMember] = {}
         self._clock = clock
-        self._paused: tuple[str, str, float] | None = None
+        self._paused: dict[str, tuple[str, str, float]] = {}
 
     def check_in(self, member: Member, relays: int | None, *, wants_slot: bool) -> Place:
         return places.check_in(self, member, relays, wants_slot=wants_slot)
@@ -91,15 +91,24 @@ class MemoryFleet:
             )
             for row in self.members.values()
         ]
-        return Fleet(tuple(sorted(seen, key=places.by_slot_and_name)), self._pause())
+        pauses = self.pauses()
+        members = sorted(seen, key=places.by_slot_and_name)
+        return Fleet(tuple(members), pauses.pop("", None), pauses)
 
-    def pause(self, reason: str, paused_by: str) -> None:
-        since = self._paused[2] if self._paused else self._clock()
-        self._paused = (reason, paused_by, since)
+    def pauses(self) -> dict[str, Pause]:
+        """By destination; that of the whole outbox has no name."""
+        now = self._clock()
+        return {
+            name: Pause(reason, paused_by, now - since)
+            for name, (reason, paused_by, since) in self._paused.items()
+        }
 
-    def resume(self) -> bool:
-        paused, self._paused = self._paused, None
-        return paused is not None
+    def pause(self, reason: str, paused_by: str, destination: str = "") -> None:
+        *_, since = self._paused.get(destination, (self._clock(),))
+        self._paused[destination] = (reason, paused_by, since)
+
+    def resume(self, destination: str = "") -> bool:
+        return self._paused.pop(destination, None) is not None
 
     # -- what a check-in reads and writes ----------------------------------------------------------
 
@@ -118,7 +127,7 @@ class MemoryFleet:
             silence=min((ago for ago in seen if ago >= 0), default=None),
             standbys=sum(row.state == STANDING_BY for row in others),
             has_forgettable=any(row.is_forgettable(now) for row in rows.values()),
-            pause=self._pause(),
+            pause=self.pauses().get(""),
         )
 
     def turns(self, relay_id: str) -> Turns:
@@ -176,9 +185,3 @@ class MemoryFleet:
         return slot is not None and any(
             row.slot == slot for row in rows if row is not by_other_than
         )
-
-    def _pause(self) -> Pause | None:
-        if self._paused is None:
-            return None
-        reason, paused_by, since = self._paused
-        return Pause(reason, paused_by, self._clock() - since)

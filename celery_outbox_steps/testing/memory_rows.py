@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from celery_outbox_steps.envelope import SUPPORTED_VERSIONS, size_of
+from celery_outbox_steps.envelope import DELIVERY_VERSIONS, SUPPORTED_VERSIONS, size_of
 from celery_outbox_steps.messages import ClaimedMessage, Outcome, Published
 from celery_outbox_steps.store import (
     LONGEST_REASON,
@@ -22,6 +22,8 @@ from celery_outbox_steps.store import (
     DeadLetter,
     ScheduledCall,
 )
+
+STATES = ("waiting", "scheduled", "in_flight", "backing_off", "held_back")
 
 
 @dataclass(slots=True)
@@ -48,6 +50,11 @@ class MemoryRow:
     last_error: str | None = None
     published_at: float | None = None
     eta: float | None = None
+    destination: str | None = None
+    order_key: str | None = None
+    paced: bool | None = None
+    held_back: bool = False
+    """A claim found that an earlier row of its key has to be published first."""
 
 
 @dataclass(slots=True)
@@ -62,7 +69,9 @@ class MemoryDeadLetter:
 
 
 def is_due(row: MemoryRow, now: float) -> bool:
-    known = row.schema_version in SUPPORTED_VERSIONS
+    known = row.schema_version in (
+        SUPPORTED_VERSIONS if row.destination is None else DELIVERY_VERSIONS
+    )
     return row.due_at is not None and row.due_at <= now and known
 
 
@@ -80,12 +89,14 @@ def is_leased(row: MemoryRow, now: float) -> bool:
 
 def counted_by_state(pending: list[MemoryRow], now: float) -> dict[str, int]:
     counts = Counter(state_of(row, now) for row in pending)
-    return {name: counts[name] for name in ("waiting", "scheduled", "in_flight", "backing_off")}
+    return {name: counts[name] for name in STATES}
 
 
 def state_of(row: MemoryRow, now: float) -> str:
     if is_leased(row, now):
         return "in_flight"
+    if row.held_back:
+        return "held_back"
     if (row.due_at or now) <= now:
         return "waiting"
     wanted_later = row.updated_at is None or (row.eta or now) > now
@@ -94,7 +105,7 @@ def state_of(row: MemoryRow, now: float) -> str:
 
 def seconds_overdue(pending: list[MemoryRow], now: float) -> float:
     """For how long the row that has been due longest has been due."""
-    return max([0.0, *(now - (row.due_at or now) for row in pending)])
+    return max([0.0, *(now - (row.due_at or now) for row in pending if not row.held_back)])
 
 
 def seconds_held(row: MemoryRow) -> float:
@@ -108,14 +119,22 @@ def iso_text(moment: float) -> str:
 def scheduled_call(row: MemoryRow, now: float) -> ScheduledCall:
     due_at = row.due_at or now
     shown = row.args[:SHOWN], row.kwargs[:SHOWN]
-    return ScheduledCall(row.task_id, row.task_name, iso_text(due_at), due_at - now, *shown)
+    when = iso_text(due_at), due_at - now
+    return ScheduledCall(row.task_id, row.task_name, *when, *shown, row.destination)
 
 
 def dead_letter(letter: MemoryDeadLetter, now: float) -> DeadLetter:
     row, reason = letter.row, letter.failure_reason[:LONGEST_REASON]
     when = iso_text(letter.dead_at), now - letter.dead_at
     return DeadLetter(
-        letter.id, letter.kind, row.task_id, row.task_name, *when, row.retries, reason
+        letter.id,
+        letter.kind,
+        row.task_id,
+        row.task_name,
+        *when,
+        row.retries,
+        reason,
+        row.destination,
     )
 
 

@@ -2,14 +2,12 @@
 
 `MemoryStore` keeps the whole contract of `celery_outbox_steps.store`, including leases and fencing,
 on a clock that the test may control; `celery_outbox_steps.testing.contract` is the suite that
-checks it; `memory_rows.py` has the rows, `memory_fleet.py` the members of the fleet. Not meant for
-production: the rows are lost when the process ends.
+checks it. `memory_lane.py` claims and settles, `memory_rows.py` has the rows, `memory_fleet.py` the
+members of the fleet. Not meant for production: the rows are lost when the process ends.
 """
 
 from __future__ import annotations
 
-import itertools
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,44 +15,22 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps.envelope import size_of
-from celery_outbox_steps.messages import (
-    CONTENTS,
-    ClaimedMessage,
-    Dead,
-    Deferred,
-    Expired,
-    Outcome,
-    Published,
-    Retry,
+from celery_outbox_steps.envelope import DELIVERY_VERSIONS
+from celery_outbox_steps.store import TASK, DeadLetter, DeadLetters, ScheduledCall, Stats
+from celery_outbox_steps.testing.memory_lane import (
+    MemoryDeliveries,
+    MemoryLane,
+    MemoryTables,
+    copy_of,
 )
-from celery_outbox_steps.store import (
-    INTERRUPTED,
-    MESSAGE,
-    ORPHANED,
-    TASK,
-    DeadLetter,
-    DeadLetters,
-    Sample,
-    ScheduledCall,
-    Stats,
-    how_many_fit,
-)
-from celery_outbox_steps.testing.memory_fleet import MemoryFleet
 from celery_outbox_steps.testing.memory_rows import (
     MemoryDeadLetter,
     MemoryRow,
-    claimed_message,
-    clear_lease,
     counted_by_state,
     dead_letter,
-    is_due,
-    is_free,
     is_leased,
     matches,
-    may_settle,
     scheduled_call,
-    seconds_held,
     seconds_overdue,
     state_of,
     top_failing,
@@ -69,32 +45,35 @@ if TYPE_CHECKING:
     from celery_outbox_steps.testing.memory_fleet import MemoryMember
 
 
-class MemoryStore:
+class MemoryStore(MemoryLane):
     """A Store in this process's memory. Tests may read `rows` and `dead_letters`."""
 
-    name = "memory"
     listening = False
     blocks_event_loop = False
 
     def __init__(
-        self, *, clock: Callable[[], float] = time.time, retention: float | None = None
+        self,
+        *,
+        clock: Callable[[], float] = time.time,
+        retention: float | None = None,
+        tables: MemoryTables | None = None,
     ) -> None:
-        self.rows: dict[int, MemoryRow] = {}
-        self.dead_letters: dict[int, MemoryDeadLetter] = {}
-        self.retention = retention
-        self._fleet = MemoryFleet(clock)
-        self._clock = clock
-        self._lock = threading.RLock()
+        super().__init__(tables or MemoryTables(clock), None, retention)
+        self.deliveries: MemoryDeliveries | None = MemoryDeliveries(self._tables, retention)
+        self._fleet = self._tables.fleet
         self._wake_event = threading.Event()
-        self._ids = itertools.count(1)
+
+    @property
+    def rows(self) -> dict[int, MemoryRow]:
+        return self._tables.rows
+
+    @property
+    def dead_letters(self) -> dict[int, MemoryDeadLetter]:
+        return self._tables.dead_letters
 
     def beside(self, *, retention: float | None = None) -> Self:
         """Another store on the same rows, as if another relay used the same table."""
-        other = type(self)(clock=self._clock, retention=retention)
-        other.rows, other.dead_letters = self.rows, self.dead_letters
-        other._fleet = self._fleet  # noqa: SLF001  the same class
-        other._lock, other._ids = self._lock, self._ids  # noqa: SLF001  the same class
-        return other
+        return type(self)(retention=retention, tables=self._tables)
 
     def add(
         self,
@@ -109,7 +88,9 @@ class MemoryStore:
             now = self._clock()
             eta = now + due_in if held else None
             columns = {"created_at": now, "due_at": now + due_in, "eta": eta, **columns}
-            row = MemoryRow(**{"id": next(self._ids), "task_name": task_name, **columns})
+            if columns.get("destination") is not None:
+                columns.setdefault("schema_version", DELIVERY_VERSIONS[-1])
+            row = MemoryRow(**{"id": next(self._tables.ids), "task_name": task_name, **columns})
             self.rows[row.id] = row
             return row.id
 
@@ -117,54 +98,14 @@ class MemoryStore:
         """Store a dead letter of a task that failed in a worker. Returns its id."""
         with self._lock:
             row = self.rows.pop(self.add(task_name, **columns))
-            return self._add_dead_letter(row, "ValueError: no", TASK)
+            return self._tables.add_dead_letter(row, "ValueError: no", TASK)
 
     def snapshot(self) -> tuple[list[MemoryRow], list[MemoryDeadLetter]]:
         """Copies of all rows and dead letters, as they are at one moment."""
-        with self._lock:
-            letters = self.dead_letters.values()
-            return [replace(row) for row in self.rows.values()], [replace(each) for each in letters]
+        return copy_of(self._tables)
 
     def check(self) -> None:
         """Nothing to check: memory is always ready."""
-
-    def claim(
-        self,
-        limit: int,
-        lease: float,
-        relay_id: str,
-        *,
-        max_bytes: int | None = None,
-        adopt: bool = False,
-        orphans: bool = True,
-    ) -> list[ClaimedMessage]:
-        with self._lock:
-            now, budget = self._clock(), sys.maxsize if max_bytes is None else max_bytes
-            due = self._due(now, relay_id, adopt=adopt, orphans=orphans)[:limit]
-            fitting = due[: how_many_fit(map(size_of, due), budget)]
-            messages = [claimed_message(row, now, relay_id, budget) for row in fitting]
-            for row in fitting:
-                row.claimed_by, row.claimed_until = relay_id, now + lease
-            return messages
-
-    def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
-        with self._lock:
-            for row in self._held([message.id], relay_id):
-                row.retries, row.last_error = message.retries + 1, INTERRUPTED
-                row.updated_at = self._clock()
-                return message._replace(**{name: getattr(row, name) for name in CONTENTS})
-            return None
-
-    def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
-        with self._lock:
-            return sum(not self._write_outcome(outcome, relay_id) for outcome in outcomes)
-
-    def release(self, ids: Sequence[int], relay_id: str) -> int:
-        with self._lock:
-            held = self._held(ids, relay_id)
-            for row in held:
-                clear_lease(row)
-            return len(held)
 
     @property
     def members(self) -> dict[str, MemoryMember]:
@@ -179,17 +120,9 @@ class MemoryStore:
         with self._lock:
             return self._fleet.check_out(relay_id)
 
-    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
-        with self._lock:
-            held = self._held(ids, relay_id)
-            for row in held:
-                row.claimed_until = self._clock() + lease
-            return [row.id for row in held]
-
     def wait(self, timeout: float) -> bool:
         with self._lock:
-            now = self._clock()
-            left = [due - now for row in self.rows.values() if (due := row.due_at or now) > now]
+            left = self._seconds_ahead()
         woken = self._wake_event.wait(min([timeout, *left]))
         self._wake_event.clear()
         return woken or min(left, default=timeout) < timeout
@@ -197,53 +130,39 @@ class MemoryStore:
     def wake(self) -> None:
         self._wake_event.set()
 
-    def sample(self) -> Sample:
-        with self._lock:
-            pending, now = self._pending(), self._clock()
-            late = [row for row in pending if state_of(row, now) != "scheduled"]
-            return Sample(
-                **counted_by_state(pending, now),
-                depth=len(late),
-                dead_letters=len(self.dead_letters),
-                failed_tasks=len(self._selected(DeadLetters(kind=TASK))),
-                oldest_pending_seconds=self._age(late),
-                oldest_due_seconds=seconds_overdue(pending, now),
-            )
+    def stats(self, top: int = 10, destination: str | None = None) -> Stats:
+        if destination is not None:
+            return self._lane(destination)._stats(top)  # noqa: SLF001  the same class
+        return self._stats(top)
 
-    def stats(self, top: int = 10) -> Stats:
+    def destinations(self) -> list[str]:
         with self._lock:
-            pending, now = self._pending(), self._clock()
-            failing = [row for row in pending if row.retries]
-            return Stats(
-                **counted_by_state(pending, now),
-                failing=len(failing),
-                dead_letters=len(self.dead_letters),
-                failed_tasks=len(self._selected(DeadLetters(kind=TASK))),
-                published=len(self.rows) - len(pending),
-                oldest_due_seconds=seconds_overdue(pending, now),
-                capped=False,
-                holders=self._holders(),
-                top_failing=top_failing(failing, top),
-            )
+            rows = self.rows.values()
+            return sorted({row.destination for row in rows if row.destination is not None})
+
+    def rates(self) -> dict[str, float]:
+        with self._lock:
+            now, found = self._clock(), self._tables.rates.items()
+            return {name: max(0.0, planned - now) for name, (_, planned) in found}
 
     def fleet(self) -> Fleet:
         with self._lock:
             return self._fleet.read()
 
-    def pause(self, reason: str, paused_by: str) -> None:
+    def pause(self, reason: str, paused_by: str, destination: str = "") -> None:
         with self._lock:
-            self._fleet.pause(reason, paused_by)
+            self._fleet.pause(reason, paused_by, destination)
 
-    def resume(self) -> bool:
+    def resume(self, destination: str = "") -> bool:
         with self._lock:
-            return self._fleet.resume()
+            return self._fleet.resume(destination)
 
     def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
         with self._lock:
             now = self._clock()
             found = [
                 row
-                for row in self._pending()
+                for row in self._all_pending()
                 if state_of(row, now) == "scheduled"
                 and (task_name is None or matches(row.task_name, task_name))
             ]
@@ -308,8 +227,28 @@ class MemoryStore:
                 del self.rows[row_id]
             return len(old)
 
-    def close(self) -> None:
-        """Nothing to close: the rows stay."""
+    def _lane(self, destination: str) -> Self:
+        """The same store, as if its rows were those for a destination."""
+        lane = self.beside(retention=self.retention)
+        lane._destination = destination  # noqa: SLF001  the same class
+        return lane
+
+    def _stats(self, top: int) -> Stats:
+        with self._lock:
+            pending, letters, now = self._pending(), self._letters(), self._clock()
+            failing = [row for row in pending if row.retries]
+            own = [row for row in self.rows.values() if row.destination == self._destination]
+            return Stats(
+                **counted_by_state(pending, now),
+                failing=len(failing),
+                dead_letters=len(letters),
+                failed_tasks=sum(letter.kind == TASK for letter in letters),
+                published=len(own) - len(pending),
+                oldest_due_seconds=seconds_overdue(pending, now),
+                capped=False,
+                holders=self._holders(),
+                top_failing=top_failing(failing, top),
+            )
 
     def _published(self, older_than: float) -> list[int]:
         before = self._clock() - older_than
@@ -329,55 +268,16 @@ class MemoryStore:
             and (which.older_than is None or letter.dead_at < now - which.older_than)
             and (which.newer_than is None or letter.dead_at >= now - which.newer_than)
             and (which.kind is None or letter.kind == which.kind)
+            and (which.destination is None or letter.row.destination == which.destination)
         ]
-
-    def _write_outcome(self, outcome: Outcome, relay_id: str) -> bool:
-        row = self.rows.get(outcome.message.id)
-        if row is None or not may_settle(row, outcome, relay_id):
-            return False
-        match outcome:
-            case Published(message):
-                self._write_published(row, message.retries)
-            case Retry(message, error, delay):
-                self._postpone(row, error, delay, message.retries + 1)
-            case Deferred(message, error, delay):
-                self._postpone(row, error, delay, message.retries)
-                row.claimed_by = ORPHANED if message.orphaned else None
-            case Dead(_, error, attempts):
-                row.retries = attempts
-                del self.rows[row.id]
-                self._add_dead_letter(row, error, MESSAGE)
-            case Expired():
-                del self.rows[row.id]
-        return True
-
-    def _write_published(self, row: MemoryRow, retries: int) -> None:
-        if self.retention is None:
-            del self.rows[row.id]
-            return
-        row.published_at = row.updated_at = self._clock()
-        row.due_at = row.last_error = None
-        row.retries = retries
-        clear_lease(row)
-
-    def _postpone(self, row: MemoryRow, error: str, delay: float, retries: int) -> None:
-        row.retries = retries
-        row.updated_at = self._clock()
-        row.due_at = row.updated_at + delay
-        row.last_error = error
-        clear_lease(row)
-
-    def _add_dead_letter(self, row: MemoryRow, reason: str, kind: str) -> int:
-        letter = MemoryDeadLetter(next(self._ids), row, self._clock(), reason, kind)
-        self.dead_letters[letter.id] = letter
-        return letter.id
 
     def _move_to_outbox(self, letter: MemoryDeadLetter) -> None:
         del self.dead_letters[letter.id]
         now = self._clock()
+        keeps_its_place = letter.row.destination is not None
         row = replace(
             letter.row,
-            id=next(self._ids),
+            id=letter.row.id if keeps_its_place else next(self._tables.ids),
             retries=0,
             created_at=now,
             due_at=now,
@@ -388,25 +288,12 @@ class MemoryStore:
         )
         self.rows[row.id] = row
 
-    def _held(self, ids: Sequence[int], relay_id: str) -> list[MemoryRow]:
-        """The fence: of these rows, the ones that this relay still holds."""
-        found = (self.rows.get(row_id) for row_id in ids)
-        return [row for row in found if row is not None and row.claimed_by == relay_id]
-
-    def _due(self, now: float, relay_id: str, *, adopt: bool, orphans: bool) -> list[MemoryRow]:
-        due = [
-            row
-            for row in self.rows.values()
-            if is_due(row, now) and is_free(row, now, relay_id, adopt=adopt, orphans=orphans)
-        ]
-        return sorted(due, key=attrgetter("due_at", "id"))
-
-    def _pending(self) -> list[MemoryRow]:
+    def _all_pending(self) -> list[MemoryRow]:
         return [row for row in self.rows.values() if row.due_at is not None]
 
     def _unclaimed(self, task_ids: Sequence[str]) -> list[MemoryRow]:
         now = self._clock()
-        rows = [row for row in self._pending() if row.task_id in task_ids]
+        rows = [row for row in self._all_pending() if row.task_id in task_ids]
         return [row for row in rows if not is_leased(row, now)]
 
     def _in_flight(self) -> list[MemoryRow]:
@@ -427,7 +314,3 @@ class MemoryStore:
             }
             for relay, rows in counts.most_common()
         )
-
-    def _age(self, rows: list[MemoryRow]) -> float:
-        now = self._clock()
-        return max((now - row.created_at - seconds_held(row) for row in rows), default=0.0)

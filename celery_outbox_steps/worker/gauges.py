@@ -1,4 +1,4 @@
-"""The gauges of one relay, read at the moment at which somebody asks.
+"""The gauges of one relay and of those for destinations, read when somebody asks.
 
 The gauges of the table exist only while this relay is at work and has a sample that is not out of
 date; those of the relay itself exist from its start to its end, also without broker and database.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.store import Sample
     from celery_outbox_steps.worker.service import RelayService
+    from celery_outbox_steps.worker.thread import RelayThread
 
 STATES = (
     fleet.RELAYING,
@@ -35,12 +36,24 @@ def gauges_of(service: RelayService) -> Iterator[Gauge]:
     state, tags = service.state, {"database": service.store.name}
     if state == fleet.STOPPED:
         return
+    yield Gauge("relay.broker_up", float(service.is_connected), tags)
+    yield from _of_relay(service, state, service.pause_reason is not None, tags)
+    for relay in service.destinations.relays if service.destinations else ():
+        lane = {**tags, "destination": relay.destination}
+        yield from _of_relay(relay, relay.state, relay.pause is not None, lane)
+
+
+def _of_relay(
+    relay: RelayThread,
+    state: str,
+    is_paused: bool,  # noqa: FBT001  the value of a gauge
+    tags: Mapping[str, str],
+) -> Iterator[Gauge]:
     for each in dict.fromkeys((*STATES, state)):
         yield Gauge("relay.state", float(each == state), {**tags, "state": each})
-    yield Gauge("relay.broker_up", float(service.is_connected), tags)
-    yield Gauge("relay.breaker_open", float(service.breaker_is_open), tags)
-    yield Gauge("relay.paused", float(service.pause_reason is not None), tags)
-    sample = service.sample
+    yield Gauge("relay.breaker_open", float(relay.breaker_is_open), tags)
+    yield Gauge("relay.paused", float(is_paused), tags)
+    sample = relay.sample
     if sample is not None:
         yield from _of_table(sample, tags)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.observe.journal import Journal
     from celery_outbox_steps.store import RelayStore
+    from celery_outbox_steps.worker.destinations import DestinationGroup
 
 PATIENCE = MEMBERSHIP
 """Seconds for which a relay that can't work keeps its slot: as long as a dead one would."""
@@ -61,6 +62,8 @@ class Membership:
         journal: Journal,
         worker: str,
         announce: Callable[[str], None],
+        *,
+        destinations: DestinationGroup | None = None,
     ) -> None:
         self.place = Place(at_work=False, check_in_after=0.0)
         self.is_known = False
@@ -70,6 +73,7 @@ class Membership:
         self._journal = journal
         self._worker = worker
         self._announce = announce
+        self._destinations = destinations
         self._due_at = float("-inf")
         self._is_asked = False
         self._unable_since: float | None = None
@@ -138,6 +142,7 @@ class Membership:
             rate=round(journal.rate(), 2),
             counters={**journal.counters, UNABLE_SECONDS: int(self._unable_for(now))},
             last_error=journal.last_error,
+            destinations={} if self._destinations is None else self._destinations.states(),
         )
 
     def _report(self, before: Place, state: str, *, is_first: bool) -> None:

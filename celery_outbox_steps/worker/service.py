@@ -2,9 +2,8 @@
 
 The worker's step owns a service; the consumer's step reports when the broker connection is made or
 lost. The relay works while it has a place for that in the fleet (`worker.membership`), and stands
-by without a database session otherwise. No exception leaves the thread: the loop backs off and
-continues. While a unit of the relay's work runs, forks wait (`worker.forks`). The next step of the
-path is `celery_outbox_steps.relay.tick`.
+by without a database session otherwise. While it works, so do the relays for destinations
+(`worker.destinations`), whatever becomes of its own broker. The loop itself is in `thread.py`.
 """
 
 from __future__ import annotations
@@ -18,44 +17,41 @@ from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps import fleet, wakeups
 from celery_outbox_steps.broker import brief_connection
-from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders, untraced
 from celery_outbox_steps.publishers import Publisher, publisher_for
-from celery_outbox_steps.relay.policy import IdleSchedule, restart_pause
 from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.worker import forks
 from celery_outbox_steps.worker.membership import Ability, Membership
+from celery_outbox_steps.worker.thread import LIVENESS_INTERVAL, SETTLE_MARGIN, RelayThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_outbox_steps.messages import BatchResult
     from celery_outbox_steps.settings import RelayConfig
-    from celery_outbox_steps.store import RelayStore, Sample
+    from celery_outbox_steps.store import RelayStore
+    from celery_outbox_steps.worker.destinations import DestinationGroup
 
-LIVENESS_INTERVAL = 1.0
 LONGEST_STILL = 180.0
 """Seconds without a movement of the loop after which `/livez` fails, at least: an operating system
 needs about 130 to give up connecting to a host that does not answer."""
-SAMPLE_KEPT = 60.0
-"""Seconds after which a sample that should have been replaced is not shown any more."""
 SPREAD, LONGEST_SPREAD = 0.005, 5.0
 """Seconds over which the members that stand by stop: for each of them, and at most."""
-SETTLE_MARGIN = 1.0
-"""Seconds at the end of a warm stop in which nothing more is sent, only settled and released."""
 
 
 def keep_silent(_: str) -> None:
     """For services that no worker program runs."""
 
 
-class RelayService:
+class RelayService(RelayThread):
     """One relay for one Store, in its own thread.
 
     `worker` is the worker's name. `announce` is told in a few words what this relay will do.
+    `destinations` are the relays that work for destinations while this one is at work.
     """
+
+    store: RelayStore
 
     def __init__(
         self,
@@ -67,17 +63,19 @@ class RelayService:
         *,
         worker: str = "",
         announce: Callable[[str], None] = keep_silent,
+        destinations: DestinationGroup | None = None,
     ) -> None:
         self.store = store
         self.relay_id = new_relay_id()
         self.recorders = recorders
-        self.journal = Journal(store.name, self.relay_id, recorders)
+        journal = Journal(store.name, self.relay_id, recorders)
+        name = f"outbox-relay-{store.name}"
+        super().__init__(name, journal, config.idle_time, config.sample_interval)
         self._config = config
-        publisher = publisher_factory(app, config.declare)
         self._relay = Relay(
             app,
             store,
-            publisher,
+            publisher_factory(app, config.declare),
             config,
             self.relay_id,
             should_stop_sending=self._should_stop_sending,
@@ -86,29 +84,18 @@ class RelayService:
         )
         self._app = app
         self._announce = announce
-        self._membership = Membership(store, config.relays, self.journal, worker, announce)
-        self._idle = IdleSchedule(config.idle_time)
+        self.destinations = destinations
+        self._membership = Membership(
+            store, config.relays, journal, worker, announce, destinations=destinations
+        )
         self._broker_is_up = threading.Event()
         self._pause_reason: str | None = None
-        self._stopping = threading.Event()
-        self._changed = threading.Event()
-        self._send_deadline = self._stop_deadline = float("inf")
-        self._failures = 0
         self._to_tell: list[str] = []
-        self._touched = self._sampled = float("-inf")
-        self._last_sample: tuple[Sample | None, float] = None, self._sampled
-        self._moved = monotonic()
-        self._thread = threading.Thread(
-            target=self._main, name=f"outbox-relay-{store.name}", daemon=True
-        )
+        self._touched = float("-inf")
         # Here, before the pool forks, so that its children can wake the relay of this process too.
         wakeups.register(store.name, store.wake)
 
     # -- called by the steps and by remote control, from other threads ----------------------------
-
-    def start(self) -> None:
-        self._moved = monotonic()
-        self._thread.start()
 
     def broker_up(self) -> None:
         """The broker is reachable: start relaying, without waiting for a cooldown."""
@@ -125,17 +112,23 @@ class RelayService:
         """Pause this relay alone: another one of the fleet takes its slot over."""
         self._pause_reason = reason
         self.journal.paused(reason)
+        if self.destinations is not None:
+            self.destinations.pause(fleet.Pause(reason, "", 0.0))
         self.check_in_now()
 
     def resume(self) -> None:
         if self._pause_reason is not None:
             self._pause_reason = None
             self.journal.resumed()
+            if self.destinations is not None:
+                self.destinations.pause(None)
             self._tell_fleet()
 
     def check_in_now(self) -> None:
         """Look at once: the outbox was paused or resumed, or a slot is free."""
         self._membership.check_in_now()
+        if self.destinations is not None:
+            self.destinations.look_at_pauses()
         self._wake()
 
     def ask_to_stop(self, timeout: float | None = None) -> None:
@@ -143,20 +136,14 @@ class RelayService:
         tasks enqueued.
 
         With a `timeout` nothing more is sent, and the batch in hand is settled or released within
-        that many seconds. A later call can only shorten the remaining time.
+        that many seconds.
         """
         warm = timeout is None
         timeout = self._config.shutdown_timeout if timeout is None else timeout
         sending = max(0.0, timeout - SETTLE_MARGIN) if warm else 0.0
-        self._send_deadline = min(self._send_deadline, monotonic() + sending)
-        self._stop_deadline = min(self._stop_deadline, monotonic() + timeout)
-        self._stopping.set()
-        self._wake()
-
-    def join(self) -> None:
-        """Wait until the thread has ended, or until the time given to `ask_to_stop` is up."""
-        if self._thread.is_alive():
-            self._thread.join(max(0.0, self._stop_deadline - monotonic()))
+        if self.destinations is not None:
+            self.destinations.ask_to_stop(sending, timeout)
+        self.stop_within(sending, timeout)
 
     def info(self) -> dict[str, Any]:
         """For `inspect`: reads counters, and uses neither the database nor the broker."""
@@ -171,6 +158,7 @@ class RelayService:
             "last_error": self.journal.last_error,
             "listening": self.store.listening,
             "counters": dict(self.journal.counters),
+            **({"destinations": self.destinations.info()} if self.destinations else {}),
         }
 
     @property
@@ -200,31 +188,14 @@ class RelayService:
         return self._broker_is_up.is_set()
 
     @property
-    def breaker_is_open(self) -> bool:
-        """Whether it claims next to nothing, because the broker accepted no messages."""
-        return self._relay.breaker.is_open
-
-    @property
     def has_checked_in(self) -> bool:
         """Whether it has reached its database at least once."""
         return self._membership.is_known
 
     @property
-    def seconds_still(self) -> float:
-        """Seconds since the loop moved last: a few, unless a call in it hangs."""
-        return monotonic() - self._moved
-
-    @property
     def longest_still(self) -> float:
         """From then on it counts as hanging: no tick takes that long, also with a slow broker."""
         return max(LONGEST_STILL, 6 * self._config.send_timeout)
-
-    @property
-    def sample(self) -> Sample | None:
-        """The last sample, while this relay is at work and the sample is not out of date."""
-        sample, taken = self._last_sample
-        is_fresh = monotonic() - taken <= self._config.sample_interval + SAMPLE_KEPT
-        return sample if is_fresh and self.at_work else None
 
     @property
     def pause_reason(self) -> str | None:
@@ -236,10 +207,7 @@ class RelayService:
 
     def _main(self) -> None:
         self._report(self.journal.started, batch_size=self._config.batch_size)
-        while not self._stopping.is_set():
-            self._run_with_backoff(self._loop_once)
-            self._note_movement()
-        self._shut_down()
+        super()._main()
         wakeups.unregister(self.store.name, self.store.wake)
         self._report(self.journal.stopped, counters=dict(self.journal.counters))
 
@@ -260,12 +228,8 @@ class RelayService:
             self._run_unit(self._relay.settle_in_hand)  # what was published before it had to stop
             self._wait_for_change(min(self._config.idle_time, self._until_check_in()))
             return
-        result = self._run_unit(self._relay.run_once)
-        if result.claimed:
-            pause = self._idle.after_work(more=result.full and not result.outage)
-        else:
-            pause = self._idle.after_nothing()
-        self._wait_and_touch(self.store.wait, min(pause, self._until_check_in()))
+        pause = self._pause_after(self._run_unit(self._relay.run_once))
+        self._wait_and_note(self.store.wait, min(pause, self._until_check_in()))
 
     def _shut_down(self) -> None:
         """One last tick if there is time for it; then settle, release and close."""
@@ -275,8 +239,9 @@ class RelayService:
             self._run_with_backoff(self._check_in)
         if self._may_relay() and not self._should_stop_sending():
             self._run_with_backoff(self._run_unit, self._relay.run_once)
-        while self._relay.in_hand and monotonic() < self._stop_deadline:
-            self._run_with_backoff(self._run_unit, self._relay.settle_in_hand)
+        self._settle_at_stop()
+        if self.destinations is not None:
+            self.destinations.join()
         if self._membership.is_known:
             self._run_with_backoff(self._check_out)
         self._run_with_backoff(self._relay.close)
@@ -316,6 +281,8 @@ class RelayService:
             self._membership.check_in(state, self._ability(), monotonic())
         if was_at_work and not self.at_work:
             self._relay.breaker.forget()
+        if self.destinations is not None and was_at_work != self.at_work:
+            self.destinations.work(at_work=self.at_work)
 
     @untraced
     def _check_out(self) -> None:
@@ -340,57 +307,15 @@ class RelayService:
         self._changed.clear()
         self._wait_for_change(min(LONGEST_SPREAD, SPREAD * others) * random())  # noqa: S311
 
-    # -- units of work, waits, errors --------------------------------------------------------------
+    # -- details -----------------------------------------------------------------------------------
 
-    def _run_unit(self, unit: Callable[[], BatchResult]) -> BatchResult:
-        """Run a unit of the relay's work inside the fork barrier, and report its result."""
-        with forks.barrier:
-            result = unit()
-            self.journal.batch(result)  # here: a metrics library has locks that a fork would copy
-        return result
-
-    def _run_with_backoff(self, step: Callable[..., Any], *args: Any) -> None:
-        """Run a step. An exception is reported and followed by a pause; the thread continues."""
-        try:
-            step(*args)
-        except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
-            self._failures += 1
-            if isinstance(exc, StoreError) and self._failures > 1:
-                self._relay.leave_orphans()  # the database was away, it was not one statement
-            if self._failures == 1 and not self._membership.is_known:
-                self._announce(f"waiting for database {self.store.name}")
-            pause = restart_pause(self._failures)
-            self._report(self.journal.failed, exc, self._failures, pause)
-            self._wait_for_change(pause)
-        else:
-            failures, self._failures = self._failures, 0
-            if failures and not self._stopping.is_set():  # closing a lost session is no recovery
-                self._report(self.journal.recovered, failures)
-
-    def _report(self, event: Callable[..., None], *args: Any, **fields: Any) -> None:
-        """Report an event. Log handlers and filters are the project's code, and may raise."""
-        with suppress(BaseException):
-            event(*args, **fields)
+    def _failed(self) -> None:
+        if self._failures == 1 and not self._membership.is_known:
+            self._announce(f"waiting for database {self.store.name}")
 
     def _may_relay(self) -> bool:
         paused = self._pause_reason is not None or self._membership.place.pause is not None
         return self.at_work and self._broker_is_up.is_set() and not paused
-
-    def _should_stop_sending(self) -> bool:
-        return monotonic() >= self._send_deadline
-
-    def _wait_for_change(self, pause: float) -> None:
-        """Wait for a change of this service's state, without using the database."""
-        self._wait_and_touch(self._changed.wait, pause)
-        self._changed.clear()
-
-    def _wait_and_touch(self, wait: Callable[[float], bool], pause: float) -> None:
-        """Wait until woken, or for `pause` seconds, and touch the liveness file meanwhile."""
-        end = min(monotonic() + pause, self._stop_deadline)
-        while (remaining := end - monotonic()) > 0:
-            if wait(min(remaining, LIVENESS_INTERVAL)):
-                return
-            self._note_movement()
 
     def _tell_fleet(self) -> None:
         """A relay at work can work again: others should see that now, not at the next check-in."""
@@ -399,22 +324,12 @@ class RelayService:
         self._wake()
 
     def _wake(self) -> None:
-        self._changed.set()
+        super()._wake()
         self.store.wake()
-
-    @untraced
-    def _sample(self) -> None:
-        due = monotonic() - self._sampled >= self._config.sample_interval
-        if due and self.recorders.want_samples:
-            self._sampled = monotonic()
-            with forks.barrier:
-                sample = self.store.sample()
-                self._last_sample = sample, self._sampled
-                self.journal.sampled(sample)
 
     def _note_movement(self) -> None:
         """For `/livez`, and for the liveness file."""
-        self._moved = monotonic()
+        super()._note_movement()
         if self._config.liveness_file and monotonic() - self._touched >= LIVENESS_INTERVAL:
             self._touched = monotonic()
             try:

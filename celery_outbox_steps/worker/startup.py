@@ -19,8 +19,10 @@ from celery.exceptions import ImproperlyConfigured
 from celery_outbox_steps.errors import ConfigurationError, OutboxError, StoreError, StoreNotReady
 from celery_outbox_steps.observe.metrics import meter_for
 from celery_outbox_steps.observe.recorders import recorders_for
+from celery_outbox_steps.publishers.broker import Broker
 from celery_outbox_steps.settings import BY_NAME, SETTINGS, RelayConfig, read, validate
 from celery_outbox_steps.store import RelayStore, load_stores
+from celery_outbox_steps.worker.destinations import DestinationGroup, DestinationRelay
 from celery_outbox_steps.worker.endpoints import Endpoints
 from celery_outbox_steps.worker.group import RelayGroup
 from celery_outbox_steps.worker.http_server import HttpServer
@@ -84,12 +86,32 @@ def build_relays(worker: Any) -> RelayGroup:
                     recorders,
                     worker=str(worker.hostname),
                     announce=partial(announce, worker),
+                    destinations=_destinations(app, store, config, meter),
                 )
                 for store in stores
             ]
         )
         _let_see(worker, relays, meter)
         return relays
+
+
+def _destinations(
+    app: Any, store: RelayStore, config: RelayConfig, meter: Meter | None
+) -> DestinationGroup | None:
+    """A relay for each destination; None if there are no destinations."""
+    deliveries, found = store.deliveries, read(app.conf, "destinations")
+    if deliveries is None or not found:
+        return None
+    relays = []
+    for destination in found.values():
+        broker = Broker(destination)
+        recorders = recorders_for(app, meter, destination.name, broker)
+        relays.append(
+            DestinationRelay(
+                app, destination, deliveries, config, broker=broker, recorders=recorders
+            )
+        )
+    return DestinationGroup(deliveries, relays)
 
 
 def _let_see(worker: Any, relays: RelayGroup, meter: Meter | None) -> None:

@@ -34,8 +34,12 @@ class AfterCommit:
         self.names: Counter[str] = Counter()
         self.task_ids: deque[str] = deque(maxlen=REMEMBERED)
         """The ids of the last rows."""
+        self.events: dict[str, Counter[str]] = {}
+        """The names of messages for destinations, by destination."""
         self.notified = False
         """Whether one of the calls sent a NOTIFY. One is enough for all of them."""
+        self.notified_destinations: set[str] = set()
+        """The destinations for whose relays a NOTIFY was sent."""
         self.registered = self.ran = False
         self.began = time.monotonic()
         self.first_due = float("inf")
@@ -44,7 +48,10 @@ class AfterCommit:
 
     def add(self, rows: list[Row], *, notified: bool, due_in: float) -> None:
         for row in rows:
-            self.names[row.task_name] += 1
+            if row.destination is None:
+                self.names[row.task_name] += 1
+            else:
+                self.events.setdefault(row.destination, Counter())[row.task_name] += 1
             self.task_ids.append(row.task_id)
         self.notified = self.notified or notified
         self.first_due = min(self.first_due, time.monotonic() + due_in)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kombu import Exchange, Producer
 from kombu.exceptions import EncodeError
 
 from celery_outbox_steps.messages import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _NO_EXCHANGE = Exchange("")
 _INT64 = range(-(2**63), 2**63)
@@ -133,6 +136,11 @@ def _check_for_amqp(message: Message) -> None:
     names = {name for name, _ in PROPERTIES}
     message.properties = {k: v for k, v in message.properties.items() if k in names}
     frames_by_pyamqp(message, 1, FRAME_MAX, mandatory=False)
+
+
+def refuse_unsendable_headers(headers: Mapping[str, Any]) -> None:
+    """Raise the error with which AMQP would refuse a message with these headers."""
+    _check_for_amqp(Message(b"", "", "", dict(headers), {}, None, "", ""))
 
 
 def _check_for_broker(message: Message) -> None:

@@ -17,19 +17,19 @@ from django.db import connections
 
 from celery_outbox_steps import wakeups
 from celery_outbox_steps.errors import StoreError
+from celery_outbox_steps.settings import read
 from django_integration.enqueue.after_commit import run_after_commit
 from django_integration.enqueue.hold import when_for
-from django_integration.store import waiting
+from django_integration.schema import DELIVERIES, TASKS
 from django_integration.store.base import DIALECTS
 from django_integration.store.session import Session, is_open, outbox_aliases
+from django_integration.store.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
 
     from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from django_integration.store.dialect import Dialect
 
 NOT_IN_ASYNC_CODE = (
     "A call can't be changed from inside a running event loop, because Django's database access "
@@ -56,8 +56,8 @@ class Changes:
         _refuse_other_than_id(task_id)
         with _djangos_errors():
             found = [
-                waiting.reschedule(session, dialect, task_id, when)
-                for session, dialect in self._outboxes([task_id], wake=True)
+                waiting.reschedule(task_id, when)
+                for _, waiting in self._outboxes([task_id], wake=True)
             ]
         return any(found)
 
@@ -65,8 +65,7 @@ class Changes:
         _refuse_other_than_id(task_id)
         with _djangos_errors():
             found = [
-                waiting.send_now(session, dialect, [task_id])
-                for session, dialect in self._outboxes([task_id], wake=True)
+                waiting.send_now([task_id]) for _, waiting in self._outboxes([task_id], wake=True)
             ]
         return any(found)
 
@@ -92,12 +91,12 @@ class Changes:
 
     def _cancel(self, task_ids: Sequence[str], in_doubt: Callable[[list[str]], None]) -> set[str]:
         found: set[str] = set()
-        for session, dialect in self._outboxes(task_ids):
-            cancelled = waiting.cancel(session, dialect, task_ids)
+        for connection, waiting in self._outboxes(task_ids):
+            cancelled = waiting.cancel(task_ids)
             found.update(cancelled)
             may_have_left = [task_id for task_id, sure in cancelled.items() if not sure]
             if may_have_left:
-                run_after_commit(session.wrapper, partial(in_doubt, may_have_left))
+                run_after_commit(connection, partial(in_doubt, may_have_left))
         return found
 
     def _cancel_and_close(self, *args: Any) -> set[str]:
@@ -108,14 +107,18 @@ class Changes:
 
     def _outboxes(
         self, task_ids: Sequence[str], *, wake: bool = False
-    ) -> Iterator[tuple[Session, Dialect]]:
+    ) -> Iterator[tuple[BaseDatabaseWrapper, Waiting]]:
         """Every outbox on the caller's connections. `wake` its relay after the commit."""
-        for alias in outbox_aliases(self._app.conf):
+        conf = self._app.conf
+        tables = (TASKS, DELIVERIES) if read(conf, "destinations") else (TASKS,)
+        for alias in outbox_aliases(conf):
             connection = connections[alias]
             self._write_buffered(connection, task_ids)
-            yield Session(alias, _borrow, connection=connection), DIALECTS[connection.vendor]()
-            if wake:
-                run_after_commit(connection, partial(wakeups.wake, alias))
+            session = Session(alias, _borrow, connection=connection)
+            for table in tables:
+                yield connection, Waiting(session, DIALECTS[connection.vendor](), table)
+                if wake:
+                    run_after_commit(connection, partial(wakeups.wake, table.wake_up_name(alias)))
 
 
 def _refuse_other_than_id(task_id: Any) -> None:

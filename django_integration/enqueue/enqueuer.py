@@ -13,11 +13,13 @@ from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connections
+from django.db.transaction import atomic
 
 from celery_outbox_steps import wakeups
-from celery_outbox_steps.envelope import stored_id
+from celery_outbox_steps.envelope import FOR_DESTINATION, stored_id
 from celery_outbox_steps.errors import OutboxError
 from celery_outbox_steps.observe.log import log
 from django_integration import signals
@@ -29,8 +31,10 @@ from django_integration.enqueue.call_stack import (
     place_in_hook,
 )
 from django_integration.enqueue.changes import Changes
+from django_integration.enqueue.events import destinations_of, event_of, rows_of
 from django_integration.enqueue.hold import seconds_ahead
 from django_integration.enqueue.keyed import store_keyed
+from django_integration.enqueue.order import lock_keys
 from django_integration.enqueue.redaction import redact
 from django_integration.enqueue.rows import Row, insert, notify_relay
 from django_integration.enqueue.sealing import copy_arguments, seal_captured
@@ -43,7 +47,7 @@ from django_integration.store.setup import refuse_without_tables
 from django_integration.upstream.django import atomic_blocks, is_of_testcase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
@@ -79,7 +83,7 @@ class Enqueuer:
         self._app = app
         self._sender = type(app)
         self._warned: set[Any] = set()
-        self._notified: dict[str, float] = {}
+        self._notified: dict[Any, float] = {}
         self._meters = Meters(app)
         self._buffer: ContextVar[BulkBuffer | None] = ContextVar("bulk_buffer", default=None)
         self._changes = Changes(app, self._write_buffered)
@@ -115,17 +119,24 @@ class Enqueuer:
         *,
         when: When | None = None,
         key: Key | None = None,
+        destination: str | None = None,
     ) -> None:
         """Write the captured message as a row, now or at the end of the current bulk."""
         row = self._row(task_name, task_id, producer, when, key)
+        if destination is not None:
+            version = FOR_DESTINATION + row.schema_version
+            row = row._replace(destination=destination, schema_version=version)
+        self._store_rows(connection, [row])
+
+    def _store_rows(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         innermost = self._buffer.get()
         buffer = None if innermost is None else buffer_for(innermost, connection)
         if buffer is not None:
-            buffer.add(connection, [row])
-        elif key is None:
-            self._write(connection, [row])
+            buffer.add(connection, rows)
+        elif len(rows) == 1 and rows[0].key is None and rows[0].destination is None:
+            self._write(connection, rows)
         else:
-            self._write_keyed(connection, [row])
+            self._write_bulk(connection, rows)
 
     def store_apart(
         self,
@@ -154,6 +165,41 @@ class Enqueuer:
     def captured_row(self, task_name: str, task_id: str, producer: CapturingProducer) -> Row:
         """What a call would store, for a failed task that is kept."""
         return self._row(task_name, task_id, producer, None)
+
+    def publish(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        to: str | Sequence[str],
+        key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        eta: datetime | str | None = None,
+        countdown: float | timedelta | None = None,
+        content_type: str | None = None,
+        using: str | None = None,
+    ) -> str:
+        """Store an event for other systems, one row for each destination in `to`. Returns its id.
+
+        Part of the caller's transaction, as a task call is. `data` is JSON-able, a dataclass, a
+        model of Pydantic, or bytes with a `content_type`. Messages for one destination with the
+        same `key` are published in the order of their commits. `using`: the database.
+        """
+        event = event_of(
+            name,
+            data,
+            key=key,
+            headers=headers,
+            when={"eta": eta, "countdown": countdown},
+            content_type=content_type,
+        )
+        rows = rows_of(event, destinations_of(to, self.settings), self._app)
+        self._store_rows(self.database(name, using), rows)
+        return event.id
+
+    async def apublish(self, *args: Any, **kwargs: Any) -> str:
+        """`publish` for async code."""
+        return await sync_to_async(self.publish)(*args, **kwargs)
 
     @contextlib.contextmanager
     def bulk(self, *, as_it_grows: bool = False) -> Iterator[None]:
@@ -288,12 +334,16 @@ class Enqueuer:
         return Row(uuid, name, *sealed, *redacted, *context, when, key)
 
     def _write_bulk(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
+        """Write rows of all kinds, those of one kind together."""
+        plain = [row for row in rows if row.key is None and row.destination is None]
         keyed = [row for row in rows if row.key is not None]
-        plain = [row for row in rows if row.key is None] if keyed else rows
+        deliveries = [row for row in rows if row.destination is not None]
         if plain:
             self._write(connection, plain)
         if keyed:
             self._write_keyed(connection, keyed)
+        if deliveries:
+            self._write_deliveries(connection, deliveries)
 
     def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         hook = after_commit(connection, self._committed)
@@ -336,6 +386,31 @@ class Enqueuer:
             signals.emit_created(new, self._sender)
         hook.add(new, notified=notify, due_in=due_in)
 
+    def _write_deliveries(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
+        """Write rows for destinations. Their order keys are locked first."""
+        hook = after_commit(connection, self._committed)
+        named = {str(row.destination) for row in rows}
+        silent = (each for each in named if self._is_silent(connection, each))
+        notify = self._notifies(connection) and any(
+            each not in hook.notified_destinations for each in silent
+        )
+        keys = [row.order_key for row in rows if row.order_key is not None]
+        locked = atomic(connection.alias, savepoint=False) if keys else contextlib.nullcontext()
+        try:
+            with self.settings.recorders.storing(rows), locked:
+                if keys:
+                    lock_keys(connection, keys)
+                insert(connection, rows, notify=notify, soon=self.settings.soon)
+        except SynchronousOnlyOperation as exc:
+            raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
+        except Error as error:
+            refuse_without_tables(connection, error)
+            raise
+        signals.emit_created(rows, self._sender)
+        if notify:
+            hook.notified_destinations |= named
+        hook.add(rows, notified=False, due_in=min(seconds_ahead(row.when) for row in rows))
+
     def _notifies(self, connection: BaseDatabaseWrapper) -> bool:
         return connection.vendor == "postgresql" and self.settings.notify
 
@@ -344,7 +419,16 @@ class Enqueuer:
             return False
         return time.monotonic() - self._notified.get(connection.alias, 0.0) >= NOTIFY_INTERVAL
 
+    def _is_silent(self, connection: BaseDatabaseWrapper, destination: str) -> bool:
+        """Whether the relays of a destination were sent no NOTIFY lately."""
+        last = self._notified.get((connection.alias, destination), 0.0)
+        return time.monotonic() - last >= NOTIFY_INTERVAL
+
     def _committed(self, hook: AfterCommit) -> None:
+        if hook.events:
+            self._committed_deliveries(hook)
+            if not (hook.names or hook.notified):
+                return
         alias = hook.connection.alias
         if hook.first_due - time.monotonic() <= self.settings.soon:
             if not hook.notified:
@@ -353,6 +437,28 @@ class Enqueuer:
                 self._notified[alias] = time.monotonic()
             wakeups.wake(alias)
         self.settings.recorders.report_enqueued(alias, hook.names)
+
+    def _committed_deliveries(self, hook: AfterCommit) -> None:
+        """The same for the messages for destinations."""
+        alias, now = hook.connection.alias, time.monotonic()
+        if hook.first_due - now <= self.settings.soon:
+            late = [
+                each
+                for each in hook.events
+                if each not in hook.notified_destinations
+                and now - hook.began >= NOTIFY_INTERVAL
+                and self._is_silent(hook.connection, each)
+            ]
+            if late and self._notifies(hook.connection):
+                with contextlib.suppress(Error):  # the rows are committed; polling finds them
+                    notify_relay(hook.connection, late)
+                    hook.notified_destinations.update(late)
+            self._notified |= dict.fromkeys(
+                ((alias, each) for each in hook.notified_destinations), now
+            )
+            wakeups.wake(wakeups.for_destinations(alias))
+        for destination, counts in hook.events.items():
+            self.settings.recorders.report_enqueued(alias, counts, destination)
 
     def _notify_late(self, hook: AfterCommit) -> None:
         """Send the NOTIFY that was left out because another transaction had just sent one.

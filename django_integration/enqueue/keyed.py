@@ -25,6 +25,7 @@ from django_integration.schema import (
     DUE_AT_ETA,
     ETA,
     INSERT_NOW,
+    KEY_INDEX,
     OUTBOX,
     UNHELD,
     Key,
@@ -107,7 +108,7 @@ class KeyedRows:
     def __init__(self, connection: BaseDatabaseWrapper, *, in_transaction: bool) -> None:
         self._connection = connection
         self._dialect: Dialect = DIALECTS[connection.vendor]()
-        self._table = f"{OUTBOX}{self._dialect.key_hint}"
+        self._table = self._dialect.by(KEY_INDEX, OUTBOX)
         # SQLite has one writer, and another session does not see the rows of a TestCase.
         one_session = connection.vendor == "sqlite" or is_in_testcase(connection)
         self._frees_apart = in_transaction and not one_session

@@ -1,10 +1,10 @@
 """Writes rows: one INSERT for one call, one INSERT per chunk for many.
 
-The SQL text is built once per database vendor and number of rows: the ORM's `create()` costs about
-1.7 times as much. Times are the database's own. On PostgreSQL the same statement can wake the relay
-with a NOTIFY, which PostgreSQL delivers when the transaction commits. If no row is held, the INSERT
-does not name `eta`, and if none has a key, not `outbox_key`: they cost nothing more. Next: the
-claim in `store/`.
+The SQL text is built once per database vendor, kind of rows and number of rows: the ORM's
+`create()` costs about 1.7 times as much. Times are the database's own. On PostgreSQL the same
+statement can wake the relay with a NOTIFY, which PostgreSQL delivers when the transaction commits.
+If no row is held, the INSERT does not name `eta`, and if none has a key, not `outbox_key`: they
+cost nothing more. Next: the claim in `store/`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.transaction import atomic
 
@@ -24,8 +24,10 @@ from django_integration.schema import (
     INSERT_NOW,
     LOOK_AHEAD,
     NOTIFY,
+    NOTIFY_DESTINATION,
     NOTIFY_HELD,
-    OUTBOX,
+    TASKS,
+    MessageTable,
     Row,
     When,
 )
@@ -41,13 +43,33 @@ CHUNK_ROWS = 500
 CHUNK_BYTES = 1_000_000
 AT_ONCE = When(None, None)
 COLUMNS = len(CALL_COLUMNS)
+DELIVERY_COLUMNS = (*CALL_COLUMNS, "destination", "order_key", "schema_version")
 KEYED_COLUMNS = (*CALL_COLUMNS, "outbox_key")
+NOTIFY_ONE = f"SELECT {NOTIFY_DESTINATION} FROM (SELECT %s::text) AS named (destination)"  # noqa: S608  ours
 UNLESS_KEY_EXISTS = {
     "postgresql": " ON CONFLICT DO NOTHING RETURNING outbox_key",
     "sqlite": " ON CONFLICT DO NOTHING RETURNING outbox_key",
     # Not IGNORE: its shared lock on the other row makes two that wait for a third deadlock.
     "mysql": " ON DUPLICATE KEY UPDATE id = id",
 }
+
+
+class Form(NamedTuple):
+    """What an INSERT looks like."""
+
+    vendor: str
+    table: MessageTable
+    keyed: bool
+    """The rows have an `outbox_key`."""
+    soon: float | None
+    """None: no row is held. Otherwise relays are woken for those due within so many seconds."""
+    notify: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        if self.table is TASKS:
+            return KEYED_COLUMNS if self.keyed else CALL_COLUMNS
+        return DELIVERY_COLUMNS
 
 
 def insert(
@@ -59,15 +81,16 @@ def insert(
 ) -> list[str]:
     """Write the rows in the connection's current transaction.
 
-    All of them have a key, or none has; one whose key exists is left out. Returns the keys that
-    were written, where the database returns them. `notify`: wake the relay, unless all rows are
-    held for longer than `soon` seconds.
+    All of them are for one table, and have a key or have none; one whose key exists is left out.
+    Returns the keys that were written, where the database returns them. `notify`: wake the relay,
+    unless all rows are held for longer than `soon` seconds.
     """
     notify = notify and connection.vendor == "postgresql"
     if not any(row.when for row in rows):
         soon = None
+    form = Form(connection.vendor, rows[0].table, rows[0].key is not None, soon, notify)
     limit = connection.features.max_query_params
-    per_row = COLUMNS + (rows[0].key is not None) + (0 if soon is None else 2 * len(AT_ONCE))
+    per_row = len(form.columns) + (0 if soon is None else 2 * len(AT_ONCE))
     most = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit // per_row)
     chunks = [rows] if len(rows) == 1 else list(_chunks(rows, most))
     # One statement is atomic by itself; several need a transaction.
@@ -75,16 +98,20 @@ def insert(
     written: list[str] = []
     with together, connection.cursor() as cursor:
         for chunk in chunks:
-            cursor.execute(*_insertion(connection.vendor, chunk, notify=notify, soon=soon))
-            if rows[0].key is not None and cursor.description:
+            cursor.execute(*_insertion(form, chunk))
+            if form.keyed and cursor.description:
                 written += [key for (key,) in cursor.fetchall()]
     return written
 
 
-def notify_relay(connection: BaseDatabaseWrapper) -> None:
-    """Wake the relay without writing a row. It also looks when the next row is due."""
+def notify_relay(connection: BaseDatabaseWrapper, destinations: Sequence[str] = ()) -> None:
+    """Wake relays without writing a row: that of the app's own broker, or of destinations. It also
+    looks when the next row is due."""
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {NOTIFY_HELD}")
+        if not destinations:
+            cursor.execute(f"SELECT {NOTIFY_HELD}")
+        for destination in destinations:
+            cursor.execute(NOTIFY_ONE, [destination])
 
 
 def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
@@ -100,24 +127,26 @@ def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
         yield chunk
 
 
-def _insertion(
-    vendor: str, rows: Sequence[Row], *, notify: bool, soon: float | None
-) -> tuple[str, list[Any]]:
-    """The statement and its parameters. `soon` is None if no row is held."""
-    if vendor == "postgresql" and len(rows) > 1:
-        statement = _from_json(notify, soon, rows[0].key is not None)
-        return statement, [json.dumps(list(map(_record, rows)), default=bytes.hex)]
-    keyed = rows[0].key is not None
-    statement = _from_values(vendor, len(rows), notify, soon, keyed)
-    if soon is None and not keyed:
+def _insertion(form: Form, rows: Sequence[Row]) -> tuple[str, list[Any]]:
+    """The statement and its parameters."""
+    if form.vendor == "postgresql" and len(rows) > 1:
+        return _from_json(form), [json.dumps(list(map(_record, rows)), default=bytes.hex)]
+    statement = _from_values(form, len(rows))
+    if form.soon is None and form.columns is CALL_COLUMNS:
         return statement, [value for row in rows for value in row[:COLUMNS]]
-    return statement, [value for row in rows for value in _values(row, timed=soon is not None)]
+    return statement, [value for row in rows for value in _values(form, row)]
 
 
-def _values(row: Row, *, timed: bool) -> tuple[Any, ...]:
-    key = () if row.key is None else (row.key.text,)
-    when = (row.when or AT_ONCE) if timed else ()
-    return (*row[:COLUMNS], *key, *when, *when)
+def _values(form: Form, row: Row) -> tuple[Any, ...]:
+    when = () if form.soon is None else row.when or AT_ONCE
+    return (*row[:COLUMNS], *_more(form, row), *when, *when)
+
+
+def _more(form: Form, row: Row) -> tuple[Any, ...]:
+    """The values of columns that not every row has."""
+    if form.table is not TASKS:
+        return (row.destination, row.order_key, row.schema_version)
+    return () if row.key is None else (row.key.text,)
 
 
 def _record(row: Row) -> dict[str, Any]:
@@ -131,47 +160,58 @@ def _record(row: Row) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=2048)
-def _from_values(vendor: str, count: int, notify: bool, soon: float | None, keyed: bool) -> str:  # noqa: FBT001  a cache key
-    columns = ", ".join(["%s"] * len(KEYED_COLUMNS if keyed else CALL_COLUMNS))
-    values = f"({columns}, {_times(vendor, soon)}, 0, {SCHEMA_VERSION})"
-    conflict = UNLESS_KEY_EXISTS[vendor] if keyed else ""
-    rows = f"VALUES {', '.join([values] * count)}{conflict}"
-    return _statement(rows, notify=notify, soon=soon, keyed=keyed)
+def _from_values(form: Form, count: int) -> str:
+    columns = ", ".join(["%s"] * len(form.columns))
+    values = f"({columns}, {_times(form)}, {_constants(form)})"
+    conflict = UNLESS_KEY_EXISTS[form.vendor] if form.keyed else ""
+    return _statement(form, f"VALUES {', '.join([values] * count)}{conflict}")
 
 
-@lru_cache(maxsize=8)
-def _from_json(notify: bool, soon: float | None, keyed: bool) -> str:  # noqa: FBT001  a cache key
+@lru_cache(maxsize=32)
+def _from_json(form: Form) -> str:
     """One parameter for all rows: the drivers need twice as long for thousands of small ones."""
-    names = KEYED_COLUMNS if keyed else CALL_COLUMNS
+    names = form.columns
     columns = ", ".join(names).replace("payload", "decode(payload, 'hex')")
-    times = _times("postgresql", soon)
-    if soon is not None:
+    columns = columns.replace("schema_version", "schema_version::smallint")
+    times = _times(form)
+    if form.soon is not None:
         times %= 2 * When._fields
     record = ", ".join(f"{name} text" for name in (*names, *When._fields))
-    conflict = UNLESS_KEY_EXISTS["postgresql"] if keyed else ""
+    conflict = UNLESS_KEY_EXISTS["postgresql"] if form.keyed else ""
     return _statement(
-        f"SELECT {columns}, {times}, 0, {SCHEMA_VERSION}"  # noqa: S608  our own names
+        form,
+        f"SELECT {columns}, {times}, {_constants(form)}"  # noqa: S608  our own names
         f" FROM json_to_recordset(%s::json) AS row({record}){conflict}",
-        notify=notify,
-        soon=soon,
-        keyed=keyed,
     )
 
 
-def _times(vendor: str, soon: float | None) -> str:
+def _times(form: Form) -> str:
     """`created_at` and `due_at`, and `eta` if a row is held."""
-    now = INSERT_NOW[vendor]
-    return f"{now}, {now}" if soon is None else f"{now}, {DUE_AT_ETA[vendor]}, {ETA[vendor]}"
+    now = INSERT_NOW[form.vendor]
+    held = f"{now}, {DUE_AT_ETA[form.vendor]}, {ETA[form.vendor]}"
+    return f"{now}, {now}" if form.soon is None else held
 
 
-def _statement(rows: str, *, notify: bool, soon: float | None, keyed: bool) -> str:
-    columns = ", ".join(KEYED_COLUMNS if keyed else CALL_COLUMNS)
-    times = "created_at, due_at" if soon is None else "created_at, due_at, eta"
-    insert_rows = f"INSERT INTO {OUTBOX} ({columns}, {times}, retries, schema_version) {rows}"
-    if not notify:
+def _constants(form: Form) -> str:
+    """`retries`, and `schema_version` if all rows of the table have the same."""
+    return f"0, {SCHEMA_VERSION}" if form.table is TASKS else "0"
+
+
+def _statement(form: Form, rows: str) -> str:
+    names = ", ".join(form.columns)
+    times = "created_at, due_at" if form.soon is None else "created_at, due_at, eta"
+    constants = "retries, schema_version" if form.table is TASKS else "retries"
+    insert_rows = f"INSERT INTO {form.table.name} ({names}, {times}, {constants}) {rows}"
+    if not form.notify:
         return insert_rows
-    if soon is None:
+    soon = f"due_at < {INSERT_NOW['postgresql']} + interval '{form.soon} second'"
+    if form.table is not TASKS:
+        which = "" if form.soon is None else f" WHERE {soon}"
+        return (
+            f"WITH rows AS ({insert_rows} RETURNING destination, due_at) SELECT"  # noqa: S608
+            f" {NOTIFY_DESTINATION} FROM (SELECT DISTINCT destination FROM rows{which}) AS named"
+        )
+    if form.soon is None:
         return f"WITH rows AS ({insert_rows}) SELECT {NOTIFY}"
-    is_soon = f"due_at < {INSERT_NOW['postgresql']} + interval '{soon} second'"
-    notify_if_soon = f"SELECT {NOTIFY_HELD} FROM rows WHERE {is_soon} LIMIT 1"  # noqa: S608  ours
+    notify_if_soon = f"SELECT {NOTIFY_HELD} FROM rows WHERE {soon} LIMIT 1"  # noqa: S608  ours
     return f"WITH rows AS ({insert_rows} RETURNING due_at) {notify_if_soon}"

@@ -10,6 +10,7 @@ import fnmatch
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps.errors import OutboxError
 from celery_outbox_steps.observe import metrics
 from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.settings import load, read
@@ -18,6 +19,7 @@ from django_integration.schema import LOOK_AHEAD
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from celery_outbox_steps.destinations import Destination
     from django_integration.enqueue.redaction import Redactor
 
 
@@ -71,7 +73,19 @@ class EnqueueSettings:
         """Whether a call needs a header of ours. Most projects have none of the two settings."""
         self.exclude_tasks = TaskNames(read(app.conf, "exclude_tasks"))
         self.keep_failed_tasks = TaskNames(read(app.conf, "keep_failed_tasks"))
+        self.destinations: dict[str, Destination] = read(app.conf, "destinations")
+        self.event_source: str = read(app.conf, "event_source")
 
     def excludes(self, task_name: str) -> bool:
         """Whether `CELERY_OUTBOX_EXCLUDE_TASKS` sends this task directly to the broker."""
         return self.exclude_tasks.match(task_name)
+
+    def destination(self, name: Any) -> Destination:
+        """The destination of this name. Raises `OutboxError` if there is none."""
+        found = self.destinations.get(name) if isinstance(name, str) else None
+        if found is None:
+            known = ", ".join(map(repr, self.destinations)) or "none"
+            raise OutboxError(
+                f"{name!r} is not a destination. CELERY_OUTBOX_DESTINATIONS has {known}."
+            )
+        return found

@@ -35,6 +35,7 @@ def stores(app: Any) -> list[DjangoStore]:
             retention=read(conf, "retention"),
             notify=read(conf, "notify"),
             connection=_test_connection(alias),
+            destinations=read(conf, "destinations"),
         )
         for alias in outbox_aliases(conf)
     ]

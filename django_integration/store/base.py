@@ -1,14 +1,16 @@
 """The Store on a Django database: claim, settle, and what a relay needs around them.
 
 Keeps the contract of `celery_outbox_steps.store`: every write of a relay is fenced with its id,
-every time is the database's, and no transaction stays open between two calls. What differs between
-databases is a `Dialect`; what a relay writes is in `writes.py`, counting in `stats.py`, replay and
-purge in `maintenance.py`, members in `fleet.py`. docs/reference/sql shows the statements in full.
+every time is the database's, and no transaction stays open between two calls. Claim and settle are
+in `lane.py`, messages for destinations in `deliveries.py`. What differs between databases is a
+`Dialect`; counting is in `stats.py`, replay and purge in `maintenance.py`, members in `fleet.py`.
+docs/reference/sql shows the statements in full.
 """
 
 from __future__ import annotations
 
-import sys
+from itertools import chain
+from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,39 +18,40 @@ from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from celery_outbox_steps.errors import StoreNotReady
+from django_integration.schema import DELIVERIES, HELD_PAYLOAD, OWN_BROKER, TASKS, Lane
 from django_integration.store import maintenance, stats, waiting
-from django_integration.store.dialect import ClaimRequest, Dialect, LeasedRow
+from django_integration.store.deliveries import Deliveries
 from django_integration.store.failed_tasks import insert_failed_task
 from django_integration.store.fleet import FleetTables
+from django_integration.store.lane import LaneStore
 from django_integration.store.listen import Listener, WakePipe
 from django_integration.store.mysql import MySQL
-from django_integration.store.next_due import NextDue
 from django_integration.store.postgresql import PostgreSQL
 from django_integration.store.session import Session
 from django_integration.store.setup import missing_migrations
 from django_integration.store.sqlite import SQLite
-from django_integration.store.watermark import Start, Watermark
-from django_integration.store.writes import Writes
+from django_integration.store.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from celery_outbox_steps.fleet import Fleet, Member, Place
-    from celery_outbox_steps.messages import ClaimedMessage, Outcome
     from celery_outbox_steps.store import DeadLetter, DeadLetters, Sample, ScheduledCall, Stats
-    from django_integration.schema import Row
+    from django_integration.schema import MessageTable, Row
+    from django_integration.store.dialect import Dialect
     from django_integration.store.failed_tasks import Failure
 
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": PostgreSQL, "mysql": MySQL, "sqlite": SQLite}
 
 
-class DjangoStore:
+class DjangoStore(LaneStore):
     """The outbox behind one database alias, on a connection of its own.
 
     A given `connection` is used instead (by tests and the admin): as it is, never closed, and
     without LISTEN. `retention` in seconds keeps published rows instead of deleting them.
+    `destinations` are the names of those that are configured.
     """
 
     def __init__(
@@ -58,25 +61,29 @@ class DjangoStore:
         retention: float | None = None,
         notify: bool = True,
         connection: BaseDatabaseWrapper | None = None,
+        destinations: Iterable[str] = (),
     ) -> None:
-        self.name = alias
-        self.retention = retention
-        self._notify = notify
-        self._watermark = Watermark()
-        self._next_due = NextDue()
-        self._listener = Listener(self._next_due.forget)
-        self._wake_pipe = WakePipe(self._next_due.forget)
-        self._has_claimed = False
-        self._dialect = _dialect(alias, connection)
-        self._session = Session(
+        dialect = _dialect(alias, connection)
+        session = Session(
             alias,
             self._prepare_session,
             connection=connection,
-            begin=self._dialect.begin_transaction,
-            options=self._dialect.options,
+            begin=dialect.begin_transaction,
+            options=dialect.options,
         )
-        self._writes = Writes(self._session, self._dialect, keep=retention is not None)
-        self._fleet = FleetTables(self._session, self._dialect)
+        keep = retention is not None
+        super().__init__(session, dialect, OWN_BROKER, keep=keep)
+        self.retention = retention
+        self._notify = notify
+        self._listener = Listener(OWN_BROKER.table.channel, self._hear)
+        self._wake_pipe = WakePipe(self._next_due.forget)
+        self._fleet = FleetTables(session, dialect)
+        self._destinations = tuple(destinations)
+        self.deliveries = (
+            Deliveries(alias, dialect, keep=keep, notify=notify, connection=connection)
+            if self._destinations
+            else None
+        )
 
     @property
     def listening(self) -> bool:
@@ -96,46 +103,11 @@ class DjangoStore:
         if problem:
             raise StoreNotReady(f"database {self.name!r}: {problem}")
 
-    def claim(
-        self,
-        limit: int,
-        lease: float,
-        relay_id: str,
-        *,
-        max_bytes: int | None = None,
-        adopt: bool = False,
-        orphans: bool = True,
-    ) -> list[ClaimedMessage]:
-        """Claim what is due. If there is nothing, the time of the next row is known afterwards."""
-        most = sys.maxsize if max_bytes is None else max_bytes
-        request = ClaimRequest(limit, lease, relay_id, most, adopt, orphans)
-        began = monotonic()
-        leased = self._lease(request)
-        leased.sort()
-        if not leased:
-            self._look_ahead(began)
-        elif self._dialect.watermark:
-            self._watermark.advance(leased[0].position, leased[-1].position, len(leased))
-        return [each if each.payload is None else _copy_payload(each) for _, each in leased]
-
-    def begin_attempt(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
-        counted = self._writes.count_attempt(message, relay_id)
-        return counted if counted is None or counted.payload is None else _copy_payload(counted)
-
-    def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
-        return len(outcomes) - self._writes.record_outcomes(outcomes, relay_id)
-
-    def release(self, ids: Sequence[int], relay_id: str) -> int:
-        return self._writes.clear_leases(ids, relay_id)
-
     def check_in(self, member: Member, *, relays: int | None, wants_slot: bool) -> Place:
         return self._fleet.check_in(member, relays, wants_slot=wants_slot)
 
     def check_out(self, relay_id: str) -> list[str]:
         return self._fleet.check_out(relay_id)
-
-    def renew(self, ids: Sequence[int], lease: float, relay_id: str) -> list[int]:
-        return self._writes.renew_leases(ids, lease, relay_id)
 
     def wait(self, timeout: float) -> bool:
         left = self._next_due.seconds_left(monotonic())
@@ -151,8 +123,16 @@ class DjangoStore:
     def sample(self) -> Sample:
         return stats.read_sample(self._session, self._dialect)
 
-    def stats(self, top: int = 10) -> Stats:
-        return stats.read_stats(self._session, self._dialect, top)
+    def stats(self, top: int = 10, destination: str | None = None) -> Stats:
+        return stats.read_stats(self._session, self._dialect, top, _lane(destination))
+
+    def destinations(self) -> list[str]:
+        """Those that are configured, and those that messages are stored for."""
+        stored = stats.stored_destinations(self._session, self._dialect)
+        return sorted({*self._destinations, *stored})
+
+    def rates(self) -> dict[str, float]:
+        return stats.read_rates(self._session, self._dialect)
 
     def count_by_minute(self, table: str, limit: int) -> list[tuple[Any, ...]]:
         """For the admin's charts, see `stats.count_newest`."""
@@ -165,24 +145,34 @@ class DjangoStore:
     def fleet(self) -> Fleet:
         return self._fleet.read()
 
-    def pause(self, reason: str, paused_by: str) -> None:
-        self._fleet.pause(reason, paused_by)
+    def pause(self, reason: str, paused_by: str, destination: str = "") -> None:
+        self._fleet.pause(reason, paused_by, destination)
 
-    def resume(self) -> bool:
-        return self._fleet.resume()
+    def resume(self, destination: str = "") -> bool:
+        return self._fleet.resume(destination)
 
     def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
-        return waiting.list_scheduled(self._session, self._dialect, task_name, limit)
+        found = [
+            call
+            for lane in self._lanes()
+            for call in waiting.list_scheduled(self._session, self._dialect, lane, task_name, limit)
+        ]
+        return sorted(found, key=attrgetter("seconds"))[:limit]
 
     def cancel(self, task_ids: Sequence[str]) -> dict[str, bool]:
-        return waiting.cancel(self._session, self._dialect, task_ids)
+        cancelled: dict[str, bool] = {}
+        for table in (TASKS, DELIVERIES):
+            for task_id, sure in self._waiting(table).cancel(task_ids).items():
+                cancelled[task_id] = sure and cancelled.get(task_id, True)
+        return cancelled
 
     def send_now(self, task_ids: Sequence[str]) -> list[str]:
-        return waiting.send_now(self._session, self._dialect, task_ids)
+        found = (self._waiting(table).send_now(task_ids) for table in (TASKS, DELIVERIES))
+        return list(dict.fromkeys(chain.from_iterable(found)))
 
-    def make_due(self, ids: list[int]) -> None:
-        """For the admin's actions, see `waiting.make_due`."""
-        waiting.make_due(self._session, self._dialect, ids)
+    def make_due(self, ids: list[int], table: MessageTable = TASKS) -> None:
+        """For the admin's actions, see `Waiting.make_due`."""
+        self._waiting(table).make_due(ids)
 
     def list_dead_letters(self, which: DeadLetters, limit: int = 1000) -> list[DeadLetter]:
         return maintenance.list_dead(self._session, self._dialect, which, limit)
@@ -201,10 +191,17 @@ class DjangoStore:
         return maintenance.delete_dead(self._session, self._dialect, which, limit)
 
     def count_published(self, older_than: float) -> int:
-        return maintenance.count_kept(self._session, self._dialect, older_than)
+        return sum(
+            maintenance.count_kept(self._session, self._dialect, lane, older_than)
+            for lane in self._lanes()
+        )
 
     def purge_published(self, older_than: float, limit: int = 1000) -> int:
-        return maintenance.delete_kept(self._session, self._dialect, older_than, limit)
+        for lane in self._lanes():
+            done = maintenance.delete_kept(self._session, self._dialect, lane, older_than, limit)
+            if done:
+                return done
+        return 0
 
     def count_expired_entries(self) -> int:
         return maintenance.count_expired(self._session, self._dialect)
@@ -212,15 +209,22 @@ class DjangoStore:
     def purge_expired_entries(self, limit: int = 1000) -> int:
         return maintenance.delete_expired(self._session, self._dialect, limit)
 
-    def close(self) -> None:
-        self._session.close()
-
     def listen(self) -> None:
         """Connect, and LISTEN where the database and the settings allow that."""
         with self._session.errors():
             self._session.open()
             if self._notify and self._dialect.notifies and not self._session.borrowed:
                 self._listener.begin(self._session, pooled=self._dialect.pooled)
+
+    def _lanes(self) -> list[Lane]:
+        return [OWN_BROKER, *map(_lane, self.destinations())]
+
+    def _waiting(self, table: MessageTable) -> Waiting:
+        return Waiting(self._session, self._dialect, table)
+
+    def _hear(self, payload: str) -> None:
+        if payload == HELD_PAYLOAD:
+            self._next_due.forget()
 
     def _wait_for_wake_up(self, timeout: float) -> bool:
         if not self.listening:
@@ -231,45 +235,21 @@ class DjangoStore:
             woken = self._wake_pipe.wait(timeout, self._session.raw.fileno())
             return self._listener.heard(self._session) or woken
 
-    def _look_ahead(self, began: float) -> None:
-        """Read when the next row is due, if that is not known: also of those that have fallen due
-        since a claim that began then."""
-        now = monotonic()
-        if not self._session.borrowed and self._next_due.should_look(now):
-            seconds = stats.seconds_until_next(self._session, self._dialect, now - began)
-            self._next_due.record(seconds, monotonic())
-
     def _begin_claims(self) -> bool:
-        """Whether this is the first claim of a session. Others, of a standby, never LISTEN."""
-        if self._has_claimed and self._session.is_open:
-            return False
-        self.listen()
-        self._has_claimed = True
-        return True
+        """Sessions that never claim, those of a standby, never LISTEN."""
+        is_first = super()._begin_claims()
+        if is_first:
+            self.listen()
+        return is_first
 
     def _prepare_session(self, session: Session) -> None:
-        self._has_claimed = self._listener.listening = False
+        self._listener.listening = False
         if not session.borrowed:
             self._dialect.configure_session(session)
 
-    def _lease(self, request: ClaimRequest) -> list[LeasedRow]:
-        """From the watermark on; with a full scan if that finds nothing, or in a new session.
 
-        The last session may have leased rows without receiving them, or may have ended in a crash
-        of the server that lost its leases.
-        """
-        start = None if self._begin_claims() else self._watermark.start(monotonic())
-        leased = self._lease_from(start, request)
-        if not leased and start is not None and self._watermark.allows_full_scan(monotonic()):
-            leased = self._lease_from(None, request)
-        return leased
-
-    def _lease_from(self, start: Start | None, request: ClaimRequest) -> list[LeasedRow]:
-        began = monotonic()
-        leased = self._dialect.lease_rows(self._session, request, start)
-        if start is None:
-            self._watermark.record_full_scan(began, monotonic())
-        return leased
+def _lane(destination: str | None) -> Lane:
+    return OWN_BROKER if destination is None else Lane(DELIVERIES, destination)
 
 
 def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
@@ -284,8 +264,3 @@ def _dialect(alias: str, connection: BaseDatabaseWrapper | None) -> Dialect:
             f"database {alias!r}: the outbox needs PostgreSQL, MySQL, MariaDB or SQLite,"
             f" not {vendor}"
         ) from None
-
-
-def _copy_payload(message: ClaimedMessage) -> ClaimedMessage:
-    """As bytes: some drivers return a view of their own memory."""
-    return message._replace(payload=bytes(message.payload or b""))

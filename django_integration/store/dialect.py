@@ -11,9 +11,20 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
 from celery_outbox_steps.messages import CONTENTS, ClaimedMessage
-from django_integration.schema import CLAIMED_COLUMNS, DUE_TIME_REACHED, INBOX, NOW, UNLEASED, State
+from django_integration.schema import (
+    CLAIMED_COLUMNS,
+    DELIVERIES,
+    DUE_TIME_REACHED,
+    INBOX,
+    NOW,
+    ORDER_INDEX,
+    OWN_BROKER,
+    UNLEASED,
+    Lane,
+    MessageTable,
+    State,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +46,7 @@ class ClaimRequest(NamedTuple):
     max_bytes: int = sys.maxsize
     adopt: bool = False
     orphans: bool = True
+    lane: Lane = OWN_BROKER
 
 
 class LeasedRow(NamedTuple):
@@ -65,12 +77,12 @@ class Dialect:
     """The approximate bytes of a row's contents: ASCII, unless other programs wrote the row."""
     from_watermark = ""
     """`due_at` is not below the `Start` of the watermark: two parameters."""
-    due_index_hint = ""
-    """Makes the optimiser use the due index."""
-    task_id_hint = ""
-    """Makes the optimiser look rows up by the id of their task."""
-    key_hint = ""
-    """Makes the optimiser look rows up by their keys."""
+    index_hint = ""
+    """Makes the optimiser read along an index: a format, for its name."""
+    lookup_hint = ""
+    """Makes the optimiser look rows up in an index: a format, for its name."""
+    list_of_k = ""
+    """A table with one column, `k`: one parameter, the `list_param()` of texts."""
     take_write_lock = ""
     """Waits for the only lock that there is. After a read, a statement could not wait for it."""
     primary_key_hint = ""
@@ -145,6 +157,33 @@ class Dialect:
         """Whether the driver blocks all greenlets while a statement runs."""
         return False
 
+    def along_due(self, table: MessageTable) -> str:
+        """The table, read along its due index."""
+        return self.along(table.due_index, table.name)
+
+    def along(self, index: str, table: str) -> str:
+        """The table, read along an index."""
+        return f"{table}{self.index_hint.format(index)}"
+
+    def by(self, index: str, table: str) -> str:
+        """The table, with single rows looked up in an index."""
+        return f"{table}{self.lookup_hint.format(index)}"
+
+    def first_by_key(self, keys: Sequence[str], destination: str) -> tuple[str, list[Any]]:
+        """A statement that finds the first message of each key: key, and id or NULL.
+
+        It reads one row for each, however many a key has.
+        """
+        table = self.along(ORDER_INDEX, DELIVERIES.name)
+        sql = (
+            f"SELECT k, (SELECT id FROM {table}"  # noqa: S608  our own names
+            f" WHERE destination = %s AND order_key = k ORDER BY id LIMIT 1) FROM {self.list_of_k}"
+        )
+        return sql, [destination, self.list_param(keys)]
+
+    def list_param(self, values: Sequence[str]) -> Any:
+        return list(values)
+
     def is_state(self, state: State) -> str:
         """The condition of a state."""
         return state.sql(self.vendor)
@@ -169,20 +208,20 @@ class Dialect:
             text = text.replace(sign, f"!{sign}")
         return text.replace("*", "%").replace("?", "_")
 
-    def claimable(self, *, adopt: bool, orphans: bool, from_watermark: bool) -> str:
+    def claimable(self, lane: Lane, *, adopt: bool, orphans: bool, from_watermark: bool) -> str:
         """The rows that a claim may take; `claimable_params()` are its parameters."""
         conditions = [
             *([self.from_watermark] if from_watermark else []),
             self.is_state(DUE_TIME_REACHED),
             self._free(adopt=adopt, orphans=orphans),
-            f"schema_version IN ({', '.join(['%s'] * len(SUPPORTED_VERSIONS))})",
+            f"schema_version IN ({', '.join(['%s'] * len(lane.table.versions))})",
         ]
-        return " AND ".join(conditions)
+        return lane.rows + " AND ".join(conditions)
 
     @staticmethod
     def claimable_params(request: ClaimRequest, start: Start | None) -> list[Any]:
         own = [request.relay_id] if request.adopt or not request.orphans else []
-        return [*(start or ()), *own, *SUPPORTED_VERSIONS]
+        return [*request.lane.params, *(start or ()), *own, *request.lane.table.versions]
 
     def _free(self, *, adopt: bool, orphans: bool) -> str:
         """The rows whose lease does not keep them from a claim. One parameter, unless orphans, but
@@ -193,14 +232,16 @@ class Dialect:
         unclaimed = "claimed_until IS NULL"
         return f"({unclaimed} OR {own})" if adopt else f"{unleased} AND ({unclaimed} OR {own})"
 
-    def claimed_columns(self, fits: str, orphaned: str, oversized: str) -> str:
+    def claimed_columns(self, table: MessageTable, fits: str, orphaned: str, oversized: str) -> str:
         """The columns of `ClaimedMessage` in its order; the contents only where `fits` is true."""
         contents = {name: f"CASE WHEN {fits} THEN {name} ELSE '' END" for name in CONTENTS}
         contents["payload"] = f"CASE WHEN {fits} THEN payload END"
         contents["eta"] = self.iso_text.format("eta")
         times = self.seconds_waited, self.seconds_held
         computed = (*times, "updated_at IS NOT NULL", orphaned, oversized)
-        return ", ".join([*(contents.get(name, name) for name in CLAIMED_COLUMNS), *computed])
+        ordered = ("order_key",) if table is DELIVERIES else ()
+        stored = (contents.get(name, name) for name in CLAIMED_COLUMNS)
+        return ", ".join([*stored, *computed, *ordered])
 
 
 def with_contents(message: ClaimedMessage, contents: Sequence[Any]) -> ClaimedMessage:

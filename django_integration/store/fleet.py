@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("worker", "version", "state", "rate", "counters", "last_error")
 """The columns that a member tells at each check-in."""
+DESTINATIONS = "destinations"
+"""Among the counters: what the member does for destinations."""
 WIDTH = 255
 """The most characters of a name or a state."""
 
@@ -79,25 +81,30 @@ class FleetTables:
             f"SELECT relay_id, {', '.join(COLUMNS)}, slot, -({self._until('started_at')}),"
             f" -({self._until('seen_at')}), {_flag(self._alive())} FROM {RELAY}"
         )
-        paused = self._session.rows(f"SELECT {self._pause_columns} FROM {PAUSE} WHERE name = ''")
+        pauses = self.pauses()
         members = sorted(map(_seen_member, rows), key=places.by_slot_and_name)
-        return Fleet(tuple(members), _pause(*paused[0]) if paused else None)
+        return Fleet(tuple(members), pauses.pop("", None), pauses)
 
-    def pause(self, reason: str, paused_by: str) -> None:
+    def pauses(self) -> dict[str, Pause]:
+        """By destination; that of the whole outbox has no name."""
+        rows = self._session.rows(f"SELECT name, {self._pause_columns} FROM {PAUSE}")
+        return {name: Pause(reason, by, _age(seconds)) for name, reason, by, seconds in rows}
+
+    def pause(self, reason: str, paused_by: str, destination: str = "") -> None:
         """A pause that is there already keeps its time."""
-        values = [self._text(reason), self._text(paused_by)[:WIDTH]]
+        values = [self._text(reason), self._text(paused_by)[:WIDTH], destination]
         while not self._session.run(
-            f"UPDATE {PAUSE} SET reason = %s, paused_by = %s WHERE name = ''", values
+            f"UPDATE {PAUSE} SET reason = %s, paused_by = %s WHERE name = %s", values
         ):
             if self._session.try_run(
-                f"INSERT INTO {PAUSE} (name, reason, paused_by, paused_at)"
-                f" VALUES ('', %s, %s, {self._dialect.now})",
+                f"INSERT INTO {PAUSE} (reason, paused_by, name, paused_at)"
+                f" VALUES (%s, %s, %s, {self._dialect.now})",
                 values,
             ):
                 return
 
-    def resume(self) -> bool:
-        return self._session.run(f"DELETE FROM {PAUSE} WHERE name = ''") > 0
+    def resume(self, destination: str = "") -> bool:
+        return self._session.run(f"DELETE FROM {PAUSE} WHERE name = %s", [destination]) > 0
 
     # -- what a check-in reads and writes ----------------------------------------------------------
 
@@ -191,12 +198,13 @@ class FleetTables:
 
     def _told(self, member: Member, entry: Entry) -> dict[str, Any]:
         error = member.last_error
+        told = {name: dict(each) for name, each in member.destinations.items()}
         values = (
             self._text(member.worker)[:WIDTH],
             self._text(member.version)[:WIDTH],
             self._text(entry.state)[:WIDTH],
             member.rate if math.isfinite(member.rate) else 0.0,
-            json.dumps(dict(member.counters)),
+            json.dumps({**member.counters, **({DESTINATIONS: told} if told else {})}),
             None if error is None else self._text(error),
         )
         return dict(zip(COLUMNS, values, strict=True))
@@ -253,19 +261,26 @@ def _pause(reason: str | None, paused_by: str | None, seconds: float | None) -> 
 
 def _seen_member(row: Sequence[Any]) -> SeenMember:
     relay_id, worker, version, state, rate, counters, last_error, slot, started, seen, alive = row
-    member = Member(relay_id, worker, version, state, rate, _counters(counters), last_error)
+    numbers, destinations = _counted(counters)
+    member = Member(relay_id, worker, version, state, rate, numbers, last_error, destinations)
     return SeenMember(member, slot, _age(started), _age(seen), bool(alive))
 
 
-def _counters(text: str) -> dict[str, int]:
-    """What the member counted; nothing if that is no JSON object of numbers."""
+def _counted(text: str) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
+    """What the member counted, and does for destinations; nothing if the text is not of a member's
+    kind."""
     try:
         found = json.loads(text)
     except ValueError:
-        return {}
+        return {}, {}
     if not isinstance(found, dict):
-        return {}
-    return {name: value for name, value in found.items() if isinstance(value, int)}
+        return {}, {}
+    told = found.pop(DESTINATIONS, None)
+    destinations = told.items() if isinstance(told, dict) else ()
+    return (
+        {name: value for name, value in found.items() if isinstance(value, int)},
+        {name: each for name, each in destinations if isinstance(each, dict)},
+    )
 
 
 def _age(seconds: float | None) -> float:

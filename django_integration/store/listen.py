@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from django.db.utils import Error
 
 from celery_outbox_steps.observe.log import log
-from django_integration.schema import CHANNEL, HELD_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,11 +79,12 @@ class WakePipe:
 class Listener:
     """LISTEN on a Session, for psycopg 3 and psycopg2.
 
-    `on_held` is called for a notification about rows that are not due yet.
+    `on_payload` is called with what a notification says.
     """
 
-    def __init__(self, on_held: Callable[[], None] = lambda: None) -> None:
-        self._on_held = on_held
+    def __init__(self, channel: str, on_payload: Callable[[str], None]) -> None:
+        self._channel = channel
+        self._on_payload = on_payload
         self.listening = False
         self._notified = False
         self._is_logged = False
@@ -114,7 +114,7 @@ class Listener:
         """Run LISTEN; the reason why it can't work here, or an empty text."""
         try:
             with session.wrapper.cursor() as cursor:
-                cursor.execute(f"LISTEN {CHANNEL}")
+                cursor.execute(f"LISTEN {self._channel}")
         except Error as error:
             if not session.wrapper.is_usable():
                 raise
@@ -131,8 +131,7 @@ class Listener:
 
     def _hear(self, payload: str) -> None:
         self._notified = True
-        if payload == HELD_PAYLOAD:
-            self._on_held()
+        self._on_payload(payload)
 
     def _read_psycopg(self, pgconn: Any) -> None:
         pgconn.consume_input()

@@ -11,15 +11,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.store import LONGEST_REASON, MESSAGE, DeadLetter
-from django_integration.schema import DEAD_LETTER, INBOX, MESSAGE_COLUMNS, OUTBOX, PUBLISHED
+from django_integration.schema import (
+    DEAD_LETTER,
+    DELIVERY,
+    INBOX,
+    MESSAGE_COLUMNS,
+    OUTBOX,
+    PUBLISHED,
+)
 
 if TYPE_CHECKING:
     from celery_outbox_steps.store import DeadLetters
+    from django_integration.schema import Lane
     from django_integration.store.dialect import Dialect
     from django_integration.store.session import Session
 
 KIND = f"coalesce(kind, '{MESSAGE}')"
 """The kind of a dead letter. Relays leave the column empty, as those of earlier releases do."""
+
+_SAME = {name: name for name in MESSAGE_COLUMNS}
+_REPLAYS = (
+    (OUTBOX, _SAME, "destination IS NULL"),
+    (
+        DELIVERY,
+        {**_SAME, "destination": "destination", "order_key": "order_key", "id": "position"},
+        "destination IS NOT NULL",
+    ),
+)
+"""Where dead letters go at a replay: the table, its columns and those of the letter, and which."""
 
 
 def list_dead(
@@ -29,13 +48,13 @@ def list_dead(
     where, params = _matching(dialect, which)
     found = session.rows(
         f"SELECT id, {KIND}, task_id, task_name, {dialect.iso_text.format('dead_at')},"
-        f" {dialect.seconds_until.format('dead_at')}, retries, substr(failure_reason, 1, %s)"
-        f" FROM {DEAD_LETTER} WHERE {where} ORDER BY id DESC LIMIT %s",
+        f" {dialect.seconds_until.format('dead_at')}, retries, substr(failure_reason, 1, %s),"
+        f" destination FROM {DEAD_LETTER} WHERE {where} ORDER BY id DESC LIMIT %s",
         [LONGEST_REASON, *params, limit],
     )
     return [
-        DeadLetter(row_id, kind, task, name, died, -float(ahead), retries, reason)
-        for row_id, kind, task, name, died, ahead, retries, reason in found
+        DeadLetter(row_id, kind, task, name, died, -float(ahead), retries, *rest)
+        for row_id, kind, task, name, died, ahead, retries, *rest in found
     ]
 
 
@@ -70,20 +89,24 @@ def delete_dead(session: Session, dialect: Dialect, which: DeadLetters, limit: i
     return _delete(session, dialect, DEAD_LETTER, [row[0] for row in found])
 
 
-def count_kept(session: Session, dialect: Dialect, older_than: float) -> int:
+def count_kept(session: Session, dialect: Dialect, lane: Lane, older_than: float) -> int:
     """How many published rows are older than this number of seconds."""
-    sql = f"SELECT count(*) FROM {OUTBOX} WHERE {_published_before(dialect)}"
-    return int(session.rows(sql, [-older_than])[0][0])
+    rows = f"{lane.table.name} WHERE {lane.rows}{_published_before(dialect)}"
+    found = session.rows(f"SELECT count(*) FROM {rows}", [*lane.params, -older_than])
+    return int(found[0][0])
 
 
-def delete_kept(session: Session, dialect: Dialect, older_than: float, limit: int) -> int:
+def delete_kept(
+    session: Session, dialect: Dialect, lane: Lane, older_than: float, limit: int
+) -> int:
     """Delete published rows; along the due index, where they are next to each other."""
     found = session.rows(
-        f"SELECT id FROM {OUTBOX}{dialect.due_index_hint}"
-        f" WHERE {_published_before(dialect)} ORDER BY due_at, id LIMIT %s",
-        [-older_than, limit],
+        f"SELECT id FROM {dialect.along_due(lane.table)}"
+        f" WHERE {lane.rows}{_published_before(dialect)} ORDER BY due_at, id LIMIT %s",
+        [*lane.params, -older_than, limit],
     )
-    return _delete(session, dialect, OUTBOX, [row[0] for row in found], f" AND {PUBLISHED.text}")
+    ids = [row_id for (row_id,) in found]
+    return _delete(session, dialect, lane.table.name, ids, f" AND {PUBLISHED.text}")
 
 
 def count_expired(session: Session, dialect: Dialect) -> int:
@@ -133,19 +156,25 @@ def _matching(dialect: Dialect, which: DeadLetters) -> tuple[str, list[Any]]:
     if which.kind is not None:
         conditions.append(f"{KIND} = %s")
         params.append(which.kind)
+    if which.destination is not None:
+        conditions.append("destination = %s")
+        params.append(which.destination)
     return " AND ".join(conditions) or "1 = 1", params
 
 
 def _copy_to_outbox(session: Session, dialect: Dialect, ids: list[int]) -> None:
-    fresh = {"created_at": dialect.now, "retries": "0"}
-    values = ", ".join(fresh.get(name, name) for name in MESSAGE_COLUMNS)
-    selected, params = dialect.id_in(ids)
-    session.run(
-        f"INSERT INTO {OUTBOX} ({', '.join(MESSAGE_COLUMNS)}, due_at)"
-        f" SELECT {values}, {dialect.now} FROM {DEAD_LETTER}{dialect.primary_key_hint}"
-        f" WHERE {selected} ORDER BY id",
-        params,
-    )
+    """Back into the table that each came from. One with a key gets its former id: its place among
+    the others."""
+    for table, columns, condition in _REPLAYS:
+        fresh = {"created_at": dialect.now, "retries": "0"}
+        values = ", ".join(fresh.get(each, each) for each in columns.values())
+        selected, params = dialect.id_in(ids)
+        session.run(
+            f"INSERT INTO {table} ({', '.join(columns)}, due_at)"
+            f" SELECT {values}, {dialect.now} FROM {DEAD_LETTER}{dialect.primary_key_hint}"
+            f" WHERE {selected} AND {condition} ORDER BY id",
+            params,
+        )
 
 
 def _delete(

@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.messages import ClaimedMessage
-from django_integration.schema import OUTBOX
 from django_integration.store.dialect import LOCK_TIMEOUT, ClaimRequest, Dialect, LeasedRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from django_integration.schema import Lane
     from django_integration.store.session import Session
     from django_integration.store.watermark import Start
 
@@ -65,6 +65,7 @@ class PostgreSQL(Dialect):
     replace_lock = " FOR NO KEY UPDATE"
     wait_briefly = "SET LOCAL lock_timeout = '200ms'"
     unlocks_on_rollback = True
+    list_of_k = "unnest(%s::text[]) AS wanted (k)"
     explain = "EXPLAIN (FORMAT JSON)"
     estimate_rows = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
     notifies = True
@@ -97,11 +98,12 @@ class PostgreSQL(Dialect):
                 rows = session.rows(*statement)
         else:
             rows = session.rows(*statement)
-        return [LeasedRow(row[0], ClaimedMessage._make(row[1:])) for row in rows]
+        return [LeasedRow(row[0], ClaimedMessage(*row[1:])) for row in rows]
 
     def claim_statement(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
-        limit, lease, relay_id, most, adopt, orphans = request
-        sql = _claim_sql(self, adopt=adopt, orphans=orphans, from_watermark=start is not None)
+        limit, lease, relay_id, most, adopt, orphans, lane = request
+        from_watermark = start is not None
+        sql = _claim_sql(self, lane, adopt=adopt, orphans=orphans, from_watermark=from_watermark)
         params = self.claimable_params(request, start)
         return sql, [relay_id, *params, limit, most, most, relay_id, lease]
 
@@ -130,20 +132,27 @@ class PostgreSQL(Dialect):
         return f"DELETE FROM {table} WHERE id = ANY(%s)", [list(ids)]
 
 
-@lru_cache(maxsize=16)
-def _claim_sql(dialect: PostgreSQL, *, adopt: bool, orphans: bool, from_watermark: bool) -> str:
+@lru_cache(maxsize=256)
+def _claim_sql(
+    dialect: PostgreSQL,
+    lane: Lane,
+    *,
+    adopt: bool,
+    orphans: bool,
+    from_watermark: bool,
+) -> str:
     # MATERIALIZED keeps the planner from running the SELECT twice, past the limit. A window without
     # ORDER BY adds up the rows as they come, which is the index's order, and needs no sort.
     #
     # A lease need not survive a crash of the server: without it the rows are claimed once more. So
     # the COMMIT of a claim does not wait for the disk. What a settle writes is always durable.
-    claimable = dialect.claimable(adopt=adopt, orphans=orphans, from_watermark=from_watermark)
-    columns = dialect.claimed_columns("NOT oversized", "orphaned", "oversized")
+    claimable = dialect.claimable(lane, adopt=adopt, orphans=orphans, from_watermark=from_watermark)
+    columns = dialect.claimed_columns(lane.table, "NOT oversized", "orphaned", "oversized")
     return f"""
         WITH due AS MATERIALIZED (
             SELECT id AS due_id, {dialect.content_size} AS size,
                 coalesce(claimed_by <> %s, false) AS orphaned
-            FROM {OUTBOX}
+            FROM {lane.table.name}
             WHERE {claimable}
             ORDER BY due_at, id
             LIMIT %s
@@ -157,7 +166,7 @@ def _claim_sql(dialect: PostgreSQL, *, adopt: bool, orphans: bool, from_watermar
         ), no_disk_wait AS MATERIALIZED (
             SELECT set_config('synchronous_commit', 'off', true)
         )
-        UPDATE {OUTBOX}
+        UPDATE {lane.table.name}
         SET claimed_by = %s, claimed_until = {dialect.from_now}
         FROM fitting, no_disk_wait
         WHERE id = due_id

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.messages import CONTENTS, ClaimedMessage
 from celery_outbox_steps.store import how_many_fit
-from django_integration.schema import OUTBOX
 from django_integration.store.dialect import ClaimRequest, Dialect, LeasedRow, with_contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from django_integration.schema import Lane, MessageTable
     from django_integration.store.session import Session
     from django_integration.store.watermark import Start
 
-FLAGS = ClaimedMessage._fields.index("attempted")
-"""From here on the columns are truth values, which these databases return as numbers."""
+FLAGS = slice(
+    ClaimedMessage._fields.index("attempted"), ClaimedMessage._fields.index("oversized") + 1
+)
+"""The columns that are truth values, which these databases return as numbers."""
 
 
 class SelectThenUpdate(Dialect):
@@ -39,12 +41,13 @@ class SelectThenUpdate(Dialect):
                 self._set_lease(session, request, [row_id for _, _, row_id, *_ in rows])
             small = _fits_always(request)
             large = [row_id for _, size, row_id, *_ in rows if small < size <= request.max_bytes]
-            contents = self._read_contents(session, large)
+            contents = self._read_contents(session, request.lane.table, large)
         return [_leased_row(*row, contents=contents) for row in rows]
 
     def claim_statement(self, request: ClaimRequest, start: Start | None) -> tuple[str, list[Any]]:
         sql = _select_sql(
             self,
+            request.lane,
             adopt=request.adopt,
             orphans=request.orphans,
             from_watermark=start is not None,
@@ -56,34 +59,41 @@ class SelectThenUpdate(Dialect):
     def _set_lease(self, session: Session, request: ClaimRequest, ids: Sequence[int]) -> None:
         selected, params = self.id_in(ids)
         session.run(
-            f"UPDATE {OUTBOX}{self.primary_key_hint}"
+            f"UPDATE {request.lane.table.name}{self.primary_key_hint}"
             f" SET claimed_by = %s, claimed_until = {self.from_now} WHERE {selected}",
             [request.relay_id, request.lease, *params],
         )
 
-    def _read_contents(self, session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, ...]]:
+    def _read_contents(
+        self, session: Session, table: MessageTable, ids: Sequence[int]
+    ) -> dict[int, tuple[Any, ...]]:
         if not ids:
             return {}
         selected, params = self.id_in(ids)
         rows = session.rows(
-            f"SELECT id, {', '.join(CONTENTS)} FROM {OUTBOX}{self.primary_key_hint}"
+            f"SELECT id, {', '.join(CONTENTS)} FROM {table.name}{self.primary_key_hint}"
             f" WHERE {selected}",
             params,
         )
         return {row[0]: row[1:] for row in rows}
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def _select_sql(
-    dialect: SelectThenUpdate, *, adopt: bool, orphans: bool, from_watermark: bool
+    dialect: SelectThenUpdate,
+    lane: Lane,
+    *,
+    adopt: bool,
+    orphans: bool,
+    from_watermark: bool,
 ) -> str:
     """Position, size, and the columns of `ClaimedMessage`."""
-    claimable = dialect.claimable(adopt=adopt, orphans=orphans, from_watermark=from_watermark)
+    claimable = dialect.claimable(lane, adopt=adopt, orphans=orphans, from_watermark=from_watermark)
     fits, oversized = (f"({dialect.content_size}) {sign} %s" for sign in ("<=", ">"))
-    columns = dialect.claimed_columns(fits, "COALESCE(claimed_by <> %s, 0)", oversized)
+    columns = dialect.claimed_columns(lane.table, fits, "COALESCE(claimed_by <> %s, 0)", oversized)
     return (
         f"SELECT {dialect.position}, {dialect.content_size}, {columns}"
-        f" FROM {OUTBOX}{dialect.due_index_hint}"
+        f" FROM {dialect.along_due(lane.table)}"
         f" WHERE {claimable} ORDER BY due_at, id LIMIT %s{dialect.skip_locked}"
     )
 
@@ -96,7 +106,8 @@ def _fits_always(request: ClaimRequest) -> int:
 def _leased_row(
     position: Any, _size: int, *fields: Any, contents: dict[int, tuple[Any, ...]]
 ) -> LeasedRow:
-    message = ClaimedMessage._make((*fields[:FLAGS], *map(bool, fields[FLAGS:])))
+    before, flags, after = fields[: FLAGS.start], map(bool, fields[FLAGS]), fields[FLAGS.stop :]
+    message = ClaimedMessage(*before, *flags, *after)
     if message.id in contents:
         message = with_contents(message, contents[message.id])
     return LeasedRow(position, message)

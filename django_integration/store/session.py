@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, router, transaction
@@ -53,6 +54,8 @@ class Session:
         self._begin = begin
         self._options = options or {}
         self._pid = os.getpid()
+        self.opened = 0
+        """How often a connection was opened."""
 
     @property
     def is_open(self) -> bool:
@@ -142,6 +145,7 @@ class Session:
             wrapper.ensure_connection()
             if not self.borrowed:
                 _kept_alive[id(wrapper.connection)] = wrapper.connection
+            self.opened += 1
             self._on_open(self)
         return wrapper
 
@@ -166,6 +170,39 @@ class Session:
         self._pid = os.getpid()
         if not self.borrowed:
             self._wrapper = None
+
+
+class SharedSession(Session):
+    """A session that several threads use, one statement or transaction at a time."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lock = RLock()
+
+    def run(self, sql: str, params: Sequence[Any] = ()) -> int:
+        with self.lock:
+            return super().run(sql, params)
+
+    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.lock:
+            return super().rows(sql, params)
+
+    def try_run(self, sql: str, params: Sequence[Any] = ()) -> int | None:
+        with self.lock:
+            return super().try_run(sql, params)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self.lock, super().transaction():
+            yield
+
+    def open(self) -> BaseDatabaseWrapper:
+        with self.lock:
+            return super().open()
+
+    def close(self) -> None:
+        with self.lock:
+            super().close()
 
 
 def is_open(connection: BaseDatabaseWrapper) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from django_integration.schema import DUE_INDEX, OUTBOX
+from django_integration.schema import OUTBOX
 from django_integration.store.select_then_update import SelectThenUpdate
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class SQLite(SelectThenUpdate):
     iso_text = "replace({}, ' ', 'T') || '+00:00'"
     seconds_until = "(julianday({}) - julianday('now')) * 86400.0"
     content_size = "length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)"
-    due_index_hint = f" INDEXED BY {DUE_INDEX}"
+    index_hint = " INDEXED BY {}"
+    list_of_k = "(SELECT value AS k FROM json_each(%s)) AS wanted"
     task_name_matches = "task_name GLOB %s"  # its LIKE ignores case
     for_update = skip_locked = keep_lock = replace_lock = ""
     # The write lock at once: a transaction that reads first could not get it later.
@@ -46,6 +47,9 @@ class SQLite(SelectThenUpdate):
         # One parameter, whatever the batch size: SQLite limits how many a statement may have.
         values = "(SELECT value FROM json_each(%s))"
         return f"{column} IN {values}", [json.dumps(list(ids))]
+
+    def list_param(self, values: Sequence[str]) -> Any:
+        return json.dumps(list(values))
 
     def like_pattern(self, text: str) -> str:
         return text.replace("[", "[[]")

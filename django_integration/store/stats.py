@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery_outbox_steps.store import TASK, Sample, Stats
 from django_integration.schema import (
     DEAD_LETTER,
+    DELIVERIES,
+    DELIVERY,
     DUE_TIME_AHEAD,
     DUE_TIME_REACHED,
     FAILING,
+    HELD_BACK,
     LEASED,
     OUTBOX,
+    OWN_BROKER,
     PENDING,
     POSTPONED,
     PUBLISHED,
+    RATE,
     SCHEDULED,
+    TASKS,
     UNLEASED,
+    Lane,
 )
 
 if TYPE_CHECKING:
@@ -33,15 +40,17 @@ if TYPE_CHECKING:
 
 SAMPLE_CAP = 10_000
 STATS_CAP = 100_000
+MOST_DESTINATIONS = 100
 STATEMENT_JITTER = 0.01
 """Seconds. A statement may take so much longer than the one before it to reach the database."""
 
 
-def read_sample(session: Session, dialect: Dialect) -> Sample:
-    """The gauges, in three cheap statements."""
-    due = _read_part(session, dialect, DUE_TIME_REACHED, SAMPLE_CAP)
-    ahead = _read_part(session, dialect, DUE_TIME_AHEAD, SAMPLE_CAP)
-    dead, failed_tasks, _ = _count_dead(session, SAMPLE_CAP)
+def read_sample(session: Session, dialect: Dialect, lane: Lane = OWN_BROKER) -> Sample:
+    """The gauges, in three cheap statements; one more for a destination."""
+    due = _read_part(session, dialect, lane, DUE_TIME_REACHED, SAMPLE_CAP)
+    ahead = _read_part(session, dialect, lane, DUE_TIME_AHEAD, SAMPLE_CAP)
+    dead, failed_tasks, _ = _count_dead(session, lane, SAMPLE_CAP)
+    held_back, _ = _count_held_back(session, dialect, lane, SAMPLE_CAP)
     return Sample(
         **_by_state(due, ahead),
         depth=due.late + due.uncounted + ahead.late,
@@ -49,33 +58,40 @@ def read_sample(session: Session, dialect: Dialect) -> Sample:
         failed_tasks=failed_tasks,
         oldest_pending_seconds=max(due.age, ahead.age),
         oldest_due_seconds=due.oldest,
+        held_back=held_back,
     )
 
 
-def seconds_until_next(session: Session, dialect: Dialect, since: float) -> float | None:
+def seconds_until_next(
+    session: Session, dialect: Dialect, since: float, lane: Lane = OWN_BROKER
+) -> float | None:
     """The time until the next row is due that no relay holds; None if there is none.
 
     Rows that have fallen due in the last `since` seconds count: 0 or less.
     """
-    found = session.rows(next_due_statement(dialect), [-(since + STATEMENT_JITTER)])
+    params = [*lane.params, -(since + STATEMENT_JITTER)]
+    found = session.rows(next_due_statement(dialect, lane), params)
     return float(found[0][0]) if found else None
 
 
-def next_due_statement(dialect: Dialect) -> str:
+def next_due_statement(dialect: Dialect, lane: Lane = OWN_BROKER) -> str:
     return (
-        f"SELECT {dialect.seconds_until.format('due_at')} FROM {OUTBOX}{dialect.due_index_hint}"
-        f" WHERE due_at > {dialect.from_now} AND {dialect.is_state(UNLEASED)}"
+        f"SELECT {dialect.seconds_until.format('due_at')} FROM {dialect.along_due(lane.table)}"
+        f" WHERE {lane.rows}due_at > {dialect.from_now} AND {dialect.is_state(UNLEASED)}"
         " ORDER BY due_at, id LIMIT 1"
     )
 
 
-def read_stats(session: Session, dialect: Dialect, top: int) -> Stats:
-    """Everything that `celery outbox status` shows."""
-    due = _read_part(session, dialect, DUE_TIME_REACHED, STATS_CAP)
-    ahead = _read_part(session, dialect, DUE_TIME_AHEAD, STATS_CAP)
-    failing, top_failing = _failing(session, dialect, top)
-    dead, failed_tasks, dead_capped = _count_dead(session, STATS_CAP)
-    kept, kept_capped = _count(session, OUTBOX, f"WHERE {PUBLISHED.text}", STATS_CAP)
+def read_stats(session: Session, dialect: Dialect, top: int, lane: Lane = OWN_BROKER) -> Stats:
+    """Everything that `celery outbox status` shows of one lane."""
+    due = _read_part(session, dialect, lane, DUE_TIME_REACHED, STATS_CAP)
+    ahead = _read_part(session, dialect, lane, DUE_TIME_AHEAD, STATS_CAP)
+    failing, top_failing = _failing(session, dialect, lane, top)
+    dead, failed_tasks, dead_capped = _count_dead(session, lane, STATS_CAP)
+    held_back, held_capped = _count_held_back(session, dialect, lane, STATS_CAP)
+    kept, kept_capped = _count(
+        session, f"{lane.table.name} WHERE {lane.rows}{PUBLISHED.text}", lane.params, STATS_CAP
+    )
     return Stats(
         **_by_state(due, ahead),
         failing=failing,
@@ -83,10 +99,34 @@ def read_stats(session: Session, dialect: Dialect, top: int) -> Stats:
         failed_tasks=failed_tasks,
         published=kept,
         oldest_due_seconds=due.oldest,
-        capped=due.capped or ahead.capped or dead_capped or kept_capped,
-        holders=_holders(session, dialect),
+        capped=due.capped or ahead.capped or dead_capped or kept_capped or held_capped,
+        holders=_holders(session, dialect, lane),
         top_failing=top_failing,
+        held_back=held_back,
     )
+
+
+def stored_destinations(session: Session, dialect: Dialect) -> list[str]:
+    """The destinations that messages are stored for: from one to the next along the index."""
+    found: list[str] = []
+    table = dialect.along_due(DELIVERIES)
+    while len(found) < MOST_DESTINATIONS:
+        after = found[-1:] or [""]
+        rows = session.rows(
+            f"SELECT destination FROM {table} WHERE destination > %s ORDER BY destination LIMIT 1",
+            after,
+        )
+        if not rows:
+            break
+        found.append(rows[0][0])
+    return found
+
+
+def read_rates(session: Session, dialect: Dialect) -> dict[str, float]:
+    """By the pattern of a release rate: for how many seconds waiting messages have turns."""
+    until = dialect.seconds_until.format("planned_until")
+    found = session.rows(f"SELECT name, {until} FROM {RATE} ORDER BY name")
+    return {name: max(0.0, float(seconds)) for name, seconds in found}
 
 
 class Part(NamedTuple):
@@ -107,7 +147,7 @@ class Part(NamedTuple):
     """Beyond the cap, by the database's estimate."""
 
 
-def _read_part(session: Session, dialect: Dialect, part: State, cap: int) -> Part:
+def _read_part(session: Session, dialect: Dialect, lane: Lane, part: State, cap: int) -> Part:
     """Counted apart from the other part: many scheduled rows can't hide a backlog, or be hidden."""
     rows, leased, postponed, late, oldest, age = session.rows(
         "SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),"
@@ -118,12 +158,12 @@ def _read_part(session: Session, dialect: Dialect, part: State, cap: int) -> Par
         " THEN 1 ELSE 0 END AS late,"
         f" -({dialect.seconds_until.format('due_at')}) AS overdue,"
         f" {dialect.seconds_waited} - {dialect.seconds_held} AS age"
-        f" FROM {OUTBOX}{dialect.due_index_hint} WHERE {dialect.is_state(part)}"
+        f" FROM {dialect.along_due(lane.table)} WHERE {lane.rows}{dialect.is_state(part)}"
         " ORDER BY due_at, id LIMIT %s) AS part",
-        [cap + 1],
+        [*lane.params, cap + 1],
     )[0]
     counted, leased = min(rows, cap), int(leased or 0)
-    estimated = planned_rows(session, dialect, part) if rows > cap else 0
+    estimated = planned_rows(session, dialect, lane, part) if rows > cap else 0
     return Part(
         unleased=max(0, counted - leased),
         leased=leased,
@@ -149,14 +189,14 @@ def _by_state(due: Part, ahead: Part) -> dict[str, int]:
     return counts
 
 
-def _rows_of(dialect: Dialect, part: State, order: str = "due_at, id") -> str:
-    """The rows of one part of the due index: one parameter, how many rows to read."""
+def _rows_of(dialect: Dialect, lane: Lane, part: State, order: str = "due_at, id") -> str:
+    """The rows of one part of the due index: parameters are the lane's, and how many to read."""
     return (
         f"SELECT task_name, claimed_by, last_error,"
         f" {dialect.seconds_until.format('claimed_until')} AS seconds_left,"
         f" {_flag(dialect, LEASED)} AS leased,"
-        f" {_flag(dialect, FAILING)} AS failing FROM {OUTBOX}{dialect.due_index_hint}"
-        f" WHERE {dialect.is_state(part)} ORDER BY {order} LIMIT %s"
+        f" {_flag(dialect, FAILING)} AS failing FROM {dialect.along_due(lane.table)}"
+        f" WHERE {lane.rows}{dialect.is_state(part)} ORDER BY {order} LIMIT %s"
     )
 
 
@@ -164,40 +204,52 @@ def _flag(dialect: Dialect, state: State) -> str:
     return f"CASE WHEN {dialect.is_state(state)} THEN 1 ELSE 0 END"
 
 
-def _count(session: Session, table: str, where: str, cap: int) -> tuple[int, bool]:
-    sql = f"SELECT count(*) FROM (SELECT 1 AS one FROM {table} {where} LIMIT %s) AS counted"
-    found = session.rows(sql, [cap + 1])[0][0]
+def _count(session: Session, rows: str, params: list[Any], cap: int) -> tuple[int, bool]:
+    sql = f"SELECT count(*) FROM (SELECT 1 AS one FROM {rows} LIMIT %s) AS counted"
+    found = session.rows(sql, [*params, cap + 1])[0][0]
     return min(found, cap), found > cap
 
 
-def _count_dead(session: Session, cap: int) -> tuple[int, int, bool]:
-    """All dead letters, and the failed tasks among the newest of them."""
-    found, tasks = session.rows(
-        "SELECT count(*), sum(failed) FROM ("
-        f"SELECT CASE WHEN kind = '{TASK}' THEN 1 ELSE 0 END AS failed FROM {DEAD_LETTER}"
+def _count_held_back(session: Session, dialect: Dialect, lane: Lane, cap: int) -> tuple[int, bool]:
+    """Messages that wait for another one of their key: only those for destinations can."""
+    if lane.destination is None:
+        return 0, False
+    held_back = f"{dialect.along_due(lane.table)} WHERE {lane.rows}{dialect.is_state(HELD_BACK)}"
+    return _count(session, held_back, lane.params, cap)
+
+
+def _count_dead(session: Session, lane: Lane, cap: int) -> tuple[int, int, bool]:
+    """The dead letters of the lane, and the failed tasks, among the newest of all."""
+    of_lane = "destination IS NULL" if lane.destination is None else "destination = %s"
+    read, found, tasks = session.rows(
+        "SELECT count(*), sum(own), sum(own * failed) FROM ("
+        f"SELECT CASE WHEN {of_lane} THEN 1 ELSE 0 END AS own,"
+        f" CASE WHEN kind = '{TASK}' THEN 1 ELSE 0 END AS failed FROM {DEAD_LETTER}"
         " ORDER BY id DESC LIMIT %s) AS newest",
-        [cap + 1],
+        [*lane.params, cap + 1],
     )[0]
-    return min(found, cap), min(int(tasks or 0), cap), found > cap
+    return min(int(found or 0), cap), min(int(tasks or 0), cap), read > cap
 
 
-def planned_rows(session: Session, dialect: Dialect, part: State) -> int:
+def planned_rows(session: Session, dialect: Dialect, lane: Lane, part: State) -> int:
     """The number of rows that the database's planner expects; 0 if it does not tell."""
     if not dialect.explain:
         return 0
     (found,) = session.rows(
-        f"{dialect.explain} SELECT id FROM {OUTBOX} WHERE {dialect.is_state(part)}"
+        f"{dialect.explain} SELECT id FROM {lane.table.name}"
+        f" WHERE {lane.rows}{dialect.is_state(part)}",
+        lane.params,
     )[0]
     plan = json.loads(found) if isinstance(found, str) else found
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
-def _holders(session: Session, dialect: Dialect) -> tuple[dict[str, Any], ...]:
+def _holders(session: Session, dialect: Dialect, lane: Lane) -> tuple[dict[str, Any], ...]:
     rows = session.rows(
         "SELECT claimed_by, count(*), min(seconds_left)"
-        f" FROM ({_rows_of(dialect, PENDING)}) AS pending WHERE leased = 1"
+        f" FROM ({_rows_of(dialect, lane, PENDING)}) AS pending WHERE leased = 1"
         " GROUP BY claimed_by ORDER BY 2 DESC, 1",
-        [STATS_CAP],
+        [*lane.params, STATS_CAP],
     )
     return tuple(
         {"relay": relay, "rows": count, "seconds_left": float(left)} for relay, count, left in rows
@@ -205,20 +257,21 @@ def _holders(session: Session, dialect: Dialect) -> tuple[dict[str, Any], ...]:
 
 
 def _failing(
-    session: Session, dialect: Dialect, top: int
+    session: Session, dialect: Dialect, lane: Lane, top: int
 ) -> tuple[int, tuple[dict[str, Any], ...]]:
     """How many rows are failing, and the tasks with the most of them.
 
     Counted from now on in both directions of the due index: failing rows back off, and are due
     again soon. From either end, a backlog or what is scheduled could hide them.
     """
-    latest_due = _rows_of(dialect, DUE_TIME_REACHED, "due_at DESC, id DESC")
-    next_due = _rows_of(dialect, DUE_TIME_AHEAD)
+    latest_due = _rows_of(dialect, lane, DUE_TIME_REACHED, "due_at DESC, id DESC")
+    next_due = _rows_of(dialect, lane, DUE_TIME_AHEAD)
+    part = [*lane.params, STATS_CAP // 2]
     rows = session.rows(
         "SELECT task_name, count(*), max(last_error), sum(count(*)) OVER () FROM ("
         f"SELECT * FROM ({latest_due}) AS due UNION ALL SELECT * FROM ({next_due}) AS ahead"
         ") AS pending WHERE failing = 1 GROUP BY task_name ORDER BY 2 DESC, 1 LIMIT %s",
-        [STATS_CAP // 2, STATS_CAP // 2, max(1, top)],
+        [*part, *part, max(1, top)],
     )
     return int(rows[0][3]) if rows else 0, tuple(
         {"task_name": name, "rows": count, "last_error": error}
@@ -232,6 +285,7 @@ def _age(seconds: Any) -> float:
 
 NEWEST = {
     OUTBOX: f"SELECT created_at, due_at FROM {OUTBOX} ORDER BY id DESC LIMIT %s",
+    DELIVERY: f"SELECT created_at, due_at FROM {DELIVERY} ORDER BY id DESC LIMIT %s",
     DEAD_LETTER: f"SELECT dead_at AS created_at, 0 AS due_at FROM {DEAD_LETTER}"
     " ORDER BY dead_at DESC LIMIT %s",
 }
@@ -264,7 +318,7 @@ def count_next(
     until = dialect.seconds_until.format("due_at")
     return session.rows(
         f"SELECT ahead, scheduled, count(*) FROM (SELECT round({until} / 60 - 0.5) AS ahead,"
-        f" {_flag(dialect, SCHEDULED)} AS scheduled FROM {OUTBOX}{dialect.due_index_hint}"
+        f" {_flag(dialect, SCHEDULED)} AS scheduled FROM {dialect.along_due(TASKS)}"
         f" WHERE {dialect.is_state(DUE_TIME_AHEAD)} AND due_at < {dialect.from_now}"
         " ORDER BY due_at, id LIMIT %s) AS minutes GROUP BY ahead, scheduled",
         [within, limit],

@@ -22,28 +22,55 @@ from celery_outbox_steps.messages import (
     Retry,
 )
 from celery_outbox_steps.store import INTERRUPTED, ORPHANED
-from django_integration.schema import DEAD_LETTER, MESSAGE_COLUMNS, OUTBOX, PENDING
+from django_integration.schema import (
+    DEAD_LETTER,
+    DELIVERIES,
+    FAR,
+    MESSAGE_COLUMNS,
+    PENDING,
+    TASKS,
+    MessageTable,
+)
 from django_integration.store.dialect import Dialect, with_contents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from django_integration.store.session import Session
 
+TRUE = "(1 = 1)"
 CLEAR_LEASE = "claimed_by = NULL, claimed_until = NULL"
 OWN = "claimed_by = %s"
-UNCLAIMED = f"(claimed_by IS NULL OR claimed_by = '{ORPHANED}') AND outbox_key IS NULL"
-OWN_OR_UNCLAIMED = f"({OWN} OR {UNCLAIMED}) AND {PENDING.text}"
+UNCLAIMED = f"claimed_by IS NULL OR claimed_by = '{ORPHANED}'"
+MAY_BE_PUBLISHED = {
+    TASKS: f"({OWN} OR ({UNCLAIMED}) AND outbox_key IS NULL) AND {PENDING.text}",
+    DELIVERIES: f"({OWN} OR {UNCLAIMED}) AND {PENDING.text}",
+}
 """The fence for published messages. A row that was published before, and kept, is not pending. An
-unclaimed one with a key may be another call by now, which took the place of this one."""
+unclaimed one with an `outbox_key` may be another call by now, which took the place of this one."""
+DEAD_COLUMNS = {
+    TASKS: {name: name for name in MESSAGE_COLUMNS if name != "retries"},
+    DELIVERIES: {
+        **{name: name for name in MESSAGE_COLUMNS if name != "retries"},
+        "destination": "destination",
+        "order_key": "order_key",
+        "position": "id",
+    },
+}
+"""What a dead letter takes over: its columns, and those of the row."""
 
 
 class Writes:
     """A relay's writes on one session. `keep`: published rows stay for the retention time."""
 
-    def __init__(self, session: Session, dialect: Dialect, *, keep: bool) -> None:
+    def __init__(
+        self, session: Session, dialect: Dialect, table: MessageTable, *, keep: bool
+    ) -> None:
         self._session = session
         self._dialect = dialect
+        self._table = table
+        self._name = f"{table.name}{dialect.primary_key_hint}"
+        self._may_be_published = MAY_BE_PUBLISHED[table]
         self._keep = keep
 
     def record_outcomes(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
@@ -79,10 +106,43 @@ class Writes:
             return list(ids)
         selected, params = self._dialect.id_in(ids)
         held = self._session.rows(
-            f"SELECT id FROM {OUTBOX}{self._dialect.primary_key_hint} WHERE {selected} AND {OWN}",
+            f"SELECT id FROM {self._name} WHERE {selected} AND {OWN}",
             [*params, relay_id],
         )
         return [row_id for (row_id,) in held]
+
+    def paced(self, ids: Sequence[int], relay_id: str) -> set[int]:
+        """Those of the rows that have waited for a turn before."""
+        selected, params = self._dialect.id_in(ids)
+        found = self._session.rows(
+            f"SELECT id FROM {self._name} WHERE {selected} AND {OWN} AND paced IS NOT NULL",
+            [*params, relay_id],
+        )
+        return {row_id for (row_id,) in found}
+
+    def postpone_turns(
+        self, delays: Mapping[int, float], orphaned: Collection[int], relay_id: str
+    ) -> None:
+        """Give rows back until their turns. Orphaned ones stay that, as when they are deferred."""
+        for claimed_by in (None, ORPHANED):
+            turns = {
+                each: delay
+                for each, delay in delays.items()
+                if (each in orphaned) is (claimed_by == ORPHANED)
+            }
+            delay_of_row = f"CASE id {'WHEN %s THEN %s ' * len(turns)}END"
+            due_at = self._dialect.from_now.replace("%s", delay_of_row)
+            values = [value for turn in turns.items() for value in turn]
+            changes = f"due_at = {due_at}, paced = {TRUE}, claimed_by = %s, claimed_until = NULL"
+            self._update(changes, [*values, claimed_by], list(turns), relay_id)
+
+    def hold_back(self, rows: Sequence[ClaimedMessage], relay_id: str) -> None:
+        """Give rows back that have to wait for others. Orphaned ones stay that."""
+        far = FAR[self._dialect.vendor]
+        for claimed_by in (None, ORPHANED):
+            ids = [row.id for row in rows if row.orphaned is (claimed_by == ORPHANED)]
+            changes = f"due_at = {far}, claimed_by = %s, claimed_until = NULL"
+            self._update(changes, [claimed_by], ids, relay_id)
 
     def _update(
         self, changes: str, values: list[Any], ids: Sequence[int], relay_id: str, fence: str = OWN
@@ -91,39 +151,36 @@ class Writes:
         if not ids:
             return 0
         selected, params = self._dialect.id_in(ids)
-        sql = (
-            f"UPDATE {OUTBOX}{self._dialect.primary_key_hint}"
-            f" SET {changes} WHERE {selected} AND {fence}"
-        )
+        sql = f"UPDATE {self._name} SET {changes} WHERE {selected} AND {fence}"
         return self._session.run(sql, [*values, *params, relay_id])
 
     def _delete(self, ids: Sequence[int], relay_id: str, fence: str = OWN) -> int:
         """The only DELETE of rows that a relay holds."""
         if not ids:
             return 0
-        sql, params = self._dialect.delete_by_id(OUTBOX, ids)
+        sql, params = self._dialect.delete_by_id(self._table.name, ids)
         return self._session.run(f"{sql} AND {fence}", [*params, relay_id])
 
     def _read_contents(self, message: ClaimedMessage, relay_id: str) -> ClaimedMessage | None:
         rows = self._session.rows(
-            f"SELECT {', '.join(CONTENTS)} FROM {OUTBOX} WHERE id = %s AND {OWN}",
+            f"SELECT {', '.join(CONTENTS)} FROM {self._table.name} WHERE id = %s AND {OWN}",
             [message.id, relay_id],
         )
         return with_contents(message, rows[0]) if rows else None
 
     def _delete_published(self, groups: _Groups, relay_id: str) -> int:
         all_ids = [row_id for ids in groups.published.values() for row_id in ids]
-        return self._delete(all_ids, relay_id, OWN_OR_UNCLAIMED)
+        return self._delete(all_ids, relay_id, self._may_be_published)
 
     def _keep_published(self, groups: _Groups, relay_id: str) -> int:
         now = self._dialect.now
         changes = (
             f"published_at = {now}, updated_at = {now}, due_at = NULL, {CLEAR_LEASE},"
             # count_attempt() counted an attempt that succeeded
-            " retries = %s, last_error = NULL, outbox_key = NULL"
+            f" retries = %s, last_error = NULL, {self._table.freed} = NULL"
         )
         return sum(
-            self._update(changes, [retries], ids, relay_id, OWN_OR_UNCLAIMED)
+            self._update(changes, [retries], ids, relay_id, self._may_be_published)
             for retries, ids in groups.published.items()
         )
 
@@ -142,11 +199,11 @@ class Writes:
     ) -> int:
         """Copy and delete. The copy locks the rows, so no relay can claim them in between."""
         selected, params = self._dialect.id_in(ids)
-        columns = ", ".join(name for name in MESSAGE_COLUMNS if name != "retries")
+        columns = DEAD_COLUMNS[self._table]
         self._session.run(
-            f"INSERT INTO {DEAD_LETTER} ({columns}, retries, dead_at, failure_reason)"
-            f" SELECT {columns}, %s, {self._dialect.now}, %s"
-            f" FROM {OUTBOX}{self._dialect.primary_key_hint}"
+            f"INSERT INTO {DEAD_LETTER} ({', '.join(columns)}, retries, dead_at, failure_reason)"
+            f" SELECT {', '.join(columns.values())}, %s, {self._dialect.now}, %s"
+            f" FROM {self._name}"
             f" WHERE {selected} AND {OWN}{self._dialect.for_update}",
             [attempts, self._dialect.storable_text(error), *params, relay_id],
         )

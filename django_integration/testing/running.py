@@ -21,7 +21,7 @@ from django_integration.testing.calls import Call, read_row
 from django_integration.upstream.celery import build_tracer
 
 if TYPE_CHECKING:
-    from django_integration.models import CeleryOutbox
+    from django_integration.models import WaitingMessage
     from django_integration.testing.outbox import Outbox
 
 
@@ -63,13 +63,13 @@ class Drain:
                 results[-1].get(disable_sync_subtasks=False)
         return results
 
-    def _next(self, until: datetime | None) -> CeleryOutbox | None:
+    def _next(self, until: datetime | None) -> WaitingMessage | None:
         wanted = Q(due_at__lte=DatabaseNow())
         if until is not None:
             wanted |= Q(due_at__lte=until)
         return self._outbox.rows.filter(wanted).order_by("due_at", "pk").first()
 
-    def _run(self, row: CeleryOutbox) -> EagerResult:
+    def _run(self, row: WaitingMessage) -> EagerResult:
         call = read_row(row)
         if call.task_name not in self._app.tasks:
             raise LookupError(
@@ -89,7 +89,7 @@ def _moment(until: datetime | timedelta | None) -> datetime | None:
     return until
 
 
-def _expires_before_it_is_due(row: CeleryOutbox) -> bool:
+def _expires_before_it_is_due(row: WaitingMessage) -> bool:
     lifetime = seconds_to_live(row.options)
     if row.eta is None or lifetime is None:
         return False

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps.observe.metrics import Meter, Metrics
 from celery_outbox_steps.observe.recorder import Recorder, Recorders, registered
 from celery_outbox_steps.observe.recorders.ddtrace import Ddtrace
-from celery_outbox_steps.observe.recorders.opentelemetry import BatchSpans, OpenTelemetry
+from celery_outbox_steps.observe.recorders.opentelemetry import (
+    BatchSpans,
+    EventHeaders,
+    OpenTelemetry,
+)
 from celery_outbox_steps.observe.recorders.sentry import Sentry, SentryHeaders
 from celery_outbox_steps.observe.recorders.structlog import Structlog, StructlogHeader
 from celery_outbox_steps.settings import read
@@ -20,21 +24,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def recorders_for(app: Any, meter: Meter | None = None) -> Recorders:
-    """The recorders for the app's settings; metrics only if a meter is given."""
-    return Recorders(_recorders(app, meter))
+def recorders_for(
+    app: Any, meter: Meter | None = None, destination: str | None = None, broker: Any = None
+) -> Recorders:
+    """The recorders for the app's settings; metrics only if a meter is given.
+
+    `destination` and its `broker`: what is published to, if not to the app's own.
+    """
+    return Recorders(_recorders(app, meter, destination, broker or app))
 
 
-def _recorders(app: Any, meter: Meter | None) -> Iterator[Recorder]:
+def _recorders(
+    app: Any, meter: Meter | None, destination: str | None, broker: Any
+) -> Iterator[Recorder]:
     # The order of nesting: the context manager of each is inside the one before.
     yield Structlog(read(app.conf, "structlog_context_keys"))
     if read(app.conf, "structlog_bind_in_tasks"):
         yield StructlogHeader()
     yield OpenTelemetry()
-    yield BatchSpans(app)
+    yield EventHeaders()
+    yield BatchSpans(broker)
     yield Ddtrace()
     yield Sentry()
     yield SentryHeaders()
     if meter is not None:
-        yield Metrics(meter)
+        yield Metrics(meter, destination)
     yield from registered()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery_outbox_steps.observe.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from celery_outbox_steps.messages import Message
     from celery_outbox_steps.observe.recorder import Around, Publishing
@@ -43,13 +43,26 @@ class OpenTelemetry(Recorder):
         return suppressed
 
 
+class EventHeaders(Recorder):
+    """Puts the caller's trace into events. Tasks get it from OpenTelemetry's Celery package."""
+
+    library = "opentelemetry.trace"
+
+    def on_event(self) -> Mapping[str, str]:
+        from opentelemetry.propagate import inject
+
+        headers: dict[str, str] = {}
+        inject(headers)
+        return headers
+
+
 class BatchSpans(Recorder):
     """A span of kind PRODUCER around each batch, in processes that have a tracer provider."""
 
     library = "opentelemetry.trace"
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
 
     def around_publishing(self, batch: Publishing) -> Around:
         """A root span: the callers' spans are its links, since a batch has many callers."""
@@ -73,7 +86,7 @@ class BatchSpans(Recorder):
 
     @cached_property
     def _system(self) -> str:
-        driver: str = self._app.producer_pool.connections.connection.transport.driver_type
+        driver: str = self._broker.producer_pool.connections.connection.transport.driver_type
         return SYSTEMS.get(driver, driver)
 
 

@@ -57,9 +57,7 @@ class PrometheusSink:
         registry.register(self._collector)
 
     def increment(self, name: str, value: int, tags: Mapping[str, str]) -> None:
-        # Prometheus does not tell an empty label from one that is not there.
-        labels = (tags.get(label, "") for label in METRICS[name].tags)
-        self._counters[name].labels(*labels).inc(value)
+        self._counters[name].labels(*_labels(name, tags)).inc(value)
 
     def gauge(self, name: str, value: float, tags: Mapping[str, str]) -> None:
         """Nothing: gauges are asked for at a scrape."""
@@ -95,14 +93,14 @@ class RelayCollector:
 
     def __init__(self) -> None:
         self.sources: WeakSet[GaugeSource] = WeakSet()
-        self._histograms: dict[tuple[str, str], Histogram] = {}
+        self._histograms: dict[tuple[str, ...], Histogram] = {}
         self._lock = Lock()
         os.register_at_fork(after_in_child=self._forget)
 
     def observe(self, name: str, values: Sequence[float], tags: Mapping[str, str]) -> None:
         """Add up, with one lock for a whole batch."""
         with self._lock:
-            key = name, tags["database"]
+            key = name, *_labels(name, tags)
             if key not in self._histograms:
                 self._histograms[key] = Histogram(METRICS[name].buckets)
             self._histograms[key].add(values)
@@ -115,11 +113,10 @@ class RelayCollector:
         families = self._families()
         for source in list(self.sources):
             for gauge in source.gauges():
-                labels = [gauge.tags[label] for label in METRICS[gauge.name].tags]
-                families[gauge.name].add_metric(labels, gauge.value)
+                families[gauge.name].add_metric(_labels(gauge.name, gauge.tags), gauge.value)
         with self._lock:
-            for (name, database), histogram in self._histograms.items():
-                families[name].add_metric([database], histogram.buckets(), histogram.sum)
+            for (name, *labels), histogram in self._histograms.items():
+                families[name].add_metric(labels, histogram.buckets(), histogram.sum)
         yield from (family for family in families.values() if family.samples)
 
     def _families(self) -> dict[str, Any]:
@@ -134,6 +131,11 @@ class RelayCollector:
     def _forget(self) -> None:
         """A child has no relay. What the lock protects may be half written there."""
         self.sources, self._histograms, self._lock = WeakSet(), {}, Lock()
+
+
+def _labels(name: str, tags: Mapping[str, str]) -> list[str]:
+    """Prometheus does not tell an empty label from one that is not there."""
+    return [tags.get(label, "") for label in METRICS[name].tags]
 
 
 class Histogram:

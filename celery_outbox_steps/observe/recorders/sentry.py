@@ -85,7 +85,7 @@ class SentryHeaders(Recorder):
     def on_opened(self, row: ClaimedMessage, message: Message) -> None:
         """Unless its headers have one already: Sentry's own Celery integration writes them."""
         if row.sentry_trace_id is not None and TRACE not in message.headers:
-            _continue_trace(message.headers, _trace_headers(row))
+            _continue_trace(message, _trace_headers(row))
 
 
 def initialised_sdk() -> Any:
@@ -166,8 +166,12 @@ def _attributes(op: str) -> dict[str, str]:
     return {"sentry.op": op, "sentry.origin": ORIGIN}
 
 
-def _continue_trace(headers: dict[str, Any], trace: dict[str, str]) -> None:
+def _continue_trace(message: Message, trace: dict[str, str]) -> None:
     """As Sentry's Celery integration does: outer headers for brokers, inner for `task.request`."""
+    headers = message.headers
+    if not message.is_task:
+        message.headers = {**trace, **headers}
+        return
     inner = headers.get("headers")
     inner = dict(inner) if isinstance(inner, dict) else {}
     for name, value in trace.items():

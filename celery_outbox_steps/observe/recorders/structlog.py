@@ -55,7 +55,8 @@ class StructlogHeader(Recorder):
     """Puts the stored context into the message, even if the relay itself runs without structlog."""
 
     def on_opened(self, row: ClaimedMessage, message: Message) -> None:
-        message.headers.update(context_header(row.structlog_context))
+        if message.is_task:
+            message.headers.update(context_header(row.structlog_context))
 
 
 def bind_in_tasks(app: Any) -> None:

@@ -1,0 +1,119 @@
+"""Release rates: how many messages of some names may be sent per second, by all relays together.
+
+Pure: time is an argument. A `Budget` is what the relays share, one row per rate in the database of
+the outbox: until when what may be sent has been used up, and until when waiting rows are planned.
+Messages for which nothing is left wait in the table, each for its turn. `Store.pace` keeps the
+budget; `celery_outbox_steps.relay.publish` asks it before it sends.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from celery_outbox_steps.kinds import Kind
+
+BURST = 1.0
+"""Seconds of unused rate that can be made up for. A single message always can."""
+GRID = 0.1
+"""Seconds. Turns are at multiples of this, so that a relay wakes up for several rows at once."""
+PLANNED = 0.98
+"""The part of a rate that is planned. The rest is for those that miss their turn."""
+MISSED = 0.3
+"""Seconds between two messages that missed theirs: nearly all turns are taken."""
+_PER = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*([smhd])")
+
+
+class Rate(NamedTuple):
+    """At most `per_second` messages whose name fits the pattern."""
+
+    pattern: str
+    per_second: float
+
+    @property
+    def interval(self) -> float:
+        return 1.0 / self.per_second
+
+    def fits(self, name: str) -> bool:
+        return fnmatch.fnmatchcase(name, self.pattern)
+
+
+class Budget(NamedTuple):
+    """What the relays share about one rate. In seconds from now, by the Store's clock."""
+
+    used_until: float = 0.0
+    """The messages that were sent so far take the rate until then."""
+    planned_until: float = 0.0
+    """The turns of the rows that wait take it until then."""
+
+
+class Turns(NamedTuple):
+    """What becomes of messages that are ready to be sent."""
+
+    granted: int
+    """This many may be sent now."""
+    delays: list[float]
+    """Seconds until the turn of each of the others."""
+    budget: Budget
+
+
+def rate_of(rates: Iterable[Rate], name: str) -> Rate | None:
+    """The first rate whose pattern fits."""
+    return next((rate for rate in rates if rate.fits(name)), None)
+
+
+def take_turns(rate: Rate, budget: Budget, fresh: int, waited: int) -> Turns:
+    """Turns for `waited` messages that had one before and then for `fresh` ones.
+
+    Fresh ones get their turns behind all others. One whose turn came when nothing was left, because
+    a relay was late, gets the next that is possible: its own has passed.
+    """
+    interval = rate.interval
+    burst, made_up_for = max(BURST, interval), min(BURST, interval) / 2
+    used = max(budget.used_until, -made_up_for)
+    # If nothing was sent for a while, those whose turn it was are gone, and so is the plan.
+    planned = budget.planned_until if budget.used_until > 0 else 0.0
+    ready = waited if planned > 0 else waited + fresh
+    granted = min(ready, max(0, int((burst - used) / interval + 1e-9)))
+    used += granted * interval
+    again = max(0, waited - granted)
+    later = waited + fresh - granted - again
+    free = used - burst  # when the next one may be sent, minus an interval
+    start = max(planned, free + again * interval)
+    apart = max(MISSED, interval)
+    delays = [free + interval + number * apart for number in range(again)]
+    delays += [start + (number + 1) * interval / PLANNED for number in range(later)]
+    planned = start + later * interval / PLANNED if later else planned
+    return Turns(granted, [_on_grid(each) for each in delays], Budget(used, planned))
+
+
+def parse_rates(value: Any) -> tuple[Rate, ...]:
+    """The parser of the setting `rates`: a dictionary, or what this function has returned."""
+    if isinstance(value, tuple) and all(isinstance(each, Rate) for each in value):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    return tuple(Rate(_pattern(name), _per_second(rate)) for name, rate in value.items())
+
+
+RATES = Kind('a dictionary such as {"mail.*": "600/m"}, with a rate per s, m, h or d', parse_rates)
+
+
+def _pattern(name: Any) -> str:
+    if not isinstance(name, str) or not name or len(name) > 255:
+        raise ValueError
+    return name
+
+
+def _per_second(rate: Any) -> float:
+    found = _TEXT.fullmatch(rate.strip()) if isinstance(rate, str) else None
+    if found is None or float(found[1]) <= 0:
+        raise ValueError
+    return float(found[1]) / _PER[found[2]]
+
+
+def _on_grid(seconds: float) -> float:
+    return round(seconds / GRID + 0.5) * GRID

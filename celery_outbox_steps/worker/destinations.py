@@ -1,0 +1,284 @@
+"""The relays for destinations: a thread for each, so that one that hangs delays no other.
+
+They work while the relay of the app's own broker has a slot, but not only while that broker is up:
+each has its own schedule, breaker, connections and retries. Their database statements take turns on
+one connection. One more thread waits for notifications on it and wakes those that are meant.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps import fleet, wakeups
+from celery_outbox_steps.events import EventOpener
+from celery_outbox_steps.fleet import REFRESH
+from celery_outbox_steps.observe.journal import Journal
+from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders
+from celery_outbox_steps.publishers import Publisher, publisher_for
+from celery_outbox_steps.publishers.broker import Broker, header_prefix
+from celery_outbox_steps.relay.prefetch import PrefetchThread
+from celery_outbox_steps.relay.tick import Relay, new_relay_id
+from celery_outbox_steps.worker import forks
+from celery_outbox_steps.worker.thread import LIVENESS_INTERVAL, RelayThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from celery_outbox_steps.destinations import Destination
+    from celery_outbox_steps.fleet import Pause
+    from celery_outbox_steps.settings import RelayConfig
+    from celery_outbox_steps.store import DeliveryStore, DestinationStore
+
+PARKED = 60.0
+"""Seconds between two looks of a thread that has nothing to do."""
+
+
+class DestinationRelay(RelayThread):
+    """The relay for one destination, in its own thread. It is idle until `work()`."""
+
+    store: DestinationStore
+
+    def __init__(
+        self,
+        app: Any,
+        destination: Destination,
+        deliveries: DeliveryStore,
+        config: RelayConfig,
+        *,
+        broker: Broker,
+        recorders: Recorders = NO_RECORDERS,
+        publisher_factory: Callable[[Any, bool], Publisher] = publisher_for,
+    ) -> None:
+        self.destination = destination.name
+        self.recorders = recorders
+        self.relay_id = new_relay_id()
+        self.store = deliveries.lane(destination.name)
+        own = config.of(destination)
+        declare = own.declare if destination.declare is None else destination.declare
+        self._broker = broker
+        journal = Journal(self.store.name, self.relay_id, recorders, destination.name)
+        name = f"outbox-relay-{self.store.name}-{destination.name}"
+        super().__init__(name, journal, own.idle_time, own.sample_interval)
+        prefix = header_prefix(destination, self._broker.producer_pool.connections.connection)
+        self._relay = Relay(
+            app,
+            self.store,
+            publisher_factory(self._broker, declare),
+            own,
+            self.relay_id,
+            should_stop_sending=self._should_stop_sending,
+            prefetch=PrefetchThread(),
+            recorders=recorders,
+            open_row=EventOpener(destination, prefix, declare=declare).open,
+        )
+        self._at_work = threading.Event()
+        self._is_idle = True
+        self.pause: Pause | None = None
+
+    # -- called from other threads -----------------------------------------------------------------
+
+    def work(self, *, at_work: bool) -> None:
+        """Begin to work, or stop: then the batch in hand is settled, and connections are closed."""
+        if at_work:
+            self._is_idle = False
+            self._at_work.set()
+            if self._thread.ident is None:
+                self.start()
+        else:
+            self._at_work.clear()
+        self._wake()
+
+    def rows_stored(self) -> None:
+        """Rows for this destination may be due."""
+        self.store.look_again()
+        self._wake()
+
+    @property
+    def at_work(self) -> bool:
+        return self._at_work.is_set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it needs no connection any more."""
+        return self._is_idle
+
+    @property
+    def state(self) -> str:
+        """What the relay is doing, as the fleet shows it."""
+        if not self.at_work:
+            return fleet.STANDING_BY
+        if self.pause is not None:
+            return fleet.PAUSED
+        if self._failures:
+            return fleet.BACKING_OFF
+        return fleet.COOLING_DOWN if self.breaker_is_open else fleet.RELAYING
+
+    def info(self) -> dict[str, Any]:
+        """For `inspect`."""
+        return {
+            "destination": self.destination,
+            "state": self.state,
+            "pause_reason": None if self.pause is None else self.pause.reason,
+            "published_per_second": round(self.journal.rate(), 2),
+            "last_error": self.journal.last_error,
+            "counters": dict(self.journal.counters),
+        }
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _loop_once(self) -> None:
+        if not self.at_work:
+            self._park()
+            return
+        self._sample()
+        if self.pause is not None:
+            self._run_unit(self._relay.settle_in_hand)
+            self._wait_for_change(PARKED)
+            return
+        pause = self._pause_after(self._run_unit(self._relay.run_once))
+        self._wait_for_change(self.store.seconds_to_wait(pause))
+
+    def _park(self) -> None:
+        """Settle what is in hand, close all connections, and wait."""
+        self._run_unit(self._relay.settle_in_hand)
+        self._close()
+        self._relay.breaker.forget()
+        self._is_idle = True
+        self._wait_for_change(PARKED)
+
+    def _shut_down(self) -> None:
+        if self.at_work and self.pause is None and not self._should_stop_sending():
+            self._run_with_backoff(self._run_unit, self._relay.run_once)
+        self._settle_at_stop()
+        self._run_with_backoff(self._close)
+        self._is_idle = True
+
+    def _close(self) -> None:
+        with forks.barrier:
+            self._relay.close()
+            self._broker.close()
+
+
+class DestinationGroup:
+    """The relays for destinations of one Store in this worker, and the thread that wakes them."""
+
+    def __init__(self, deliveries: DeliveryStore, relays: Sequence[DestinationRelay]) -> None:
+        self.relays = tuple(relays)
+        self._deliveries = deliveries
+        self._recorders = relays[0].recorders
+        self._own_pause: Pause | None = None
+        self._at_work = threading.Event()
+        self._stopping = threading.Event()
+        self._changed = threading.Event()
+        self._look_at_pauses_at = float("-inf")
+        self._name = wakeups.for_destinations(deliveries.name)
+        self._thread = threading.Thread(
+            target=self._main, name=f"outbox-destinations-{deliveries.name}", daemon=True
+        )
+        # Here, before the pool forks: see `RelayService`.
+        wakeups.register(self._name, deliveries.wake)
+
+    # -- called from other threads -----------------------------------------------------------------
+
+    def work(self, *, at_work: bool) -> None:
+        """The relay of this worker has a slot now, or has none any more."""
+        if at_work:
+            self._at_work.set()
+            if self._thread.ident is None:
+                self._thread.start()
+        else:
+            self._at_work.clear()
+        self.look_at_pauses()
+
+    def pause(self, pause: Pause | None) -> None:
+        """Pause all of them in this worker alone; None: resume them."""
+        self._own_pause = pause
+        self.look_at_pauses()
+
+    def look_at_pauses(self) -> None:
+        """A destination may be paused or resumed."""
+        self._look_at_pauses_at = float("-inf")
+        self._changed.set()
+        self._deliveries.wake()
+
+    def ask_to_stop(self, sending: float, timeout: float) -> None:
+        self._stopping.set()
+        for relay in self.relays:
+            relay.stop_within(sending, timeout)
+        self._changed.set()
+        self._deliveries.wake()
+
+    def join(self) -> None:
+        for relay in self.relays:
+            relay.join()
+        if self._thread.is_alive():
+            self._thread.join(LIVENESS_INTERVAL)
+        wakeups.unregister(self._name, self._deliveries.wake)
+
+    def info(self) -> list[dict[str, Any]]:
+        return [relay.info() for relay in self.relays]
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """What the fleet is told, while this worker is at work."""
+        if not self._at_work.is_set():
+            return {}
+        return {
+            relay.destination: {
+                "state": relay.state,
+                "rate": round(relay.journal.rate(), 2),
+                "last_error": relay.journal.last_error,
+            }
+            for relay in self.relays
+        }
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._at_work.is_set():
+                    self._attend()
+                else:
+                    self._rest()
+            except Exception:  # noqa: BLE001, PERF203  its relays meet the same, and report it
+                self._changed.wait(LIVENESS_INTERVAL)
+        for relay in self.relays:
+            relay.join()
+        with forks.barrier:
+            self._deliveries.close()
+
+    def _attend(self) -> None:
+        """Keep the relays at work, and wake those that rows are stored for."""
+        for relay in self.relays:
+            if not relay.at_work:
+                relay.work(at_work=True)
+        if monotonic() >= self._look_at_pauses_at:
+            self._look_at_pauses_at = monotonic() + REFRESH
+            with forks.barrier:
+                self._set_pauses(self._recorders.run_untraced(self._deliveries.pauses))
+        named = self._deliveries.wait(LIVENESS_INTERVAL)
+        for relay in self.relays:
+            if named is None or relay.destination in named:
+                relay.rows_stored()
+
+    def _rest(self) -> None:
+        """Have the relays stop; close the connection once none needs it."""
+        for relay in self.relays:
+            if relay.at_work:
+                relay.work(at_work=False)
+        if all(relay.is_idle for relay in self.relays):
+            with forks.barrier:
+                self._deliveries.close()
+            self._changed.wait(PARKED)
+        else:
+            self._changed.wait(LIVENESS_INTERVAL)
+        self._changed.clear()
+
+    def _set_pauses(self, pauses: Mapping[str, Pause]) -> None:
+        everywhere = self._own_pause or pauses.get("")
+        for relay in self.relays:
+            before, relay.pause = relay.pause, everywhere or pauses.get(relay.destination)
+            if (before is None) != (relay.pause is None):
+                relay.rows_stored()

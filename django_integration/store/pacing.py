@@ -1,0 +1,81 @@
+"""Release rates in the database: one row for each rate, which the relays lock in turn.
+
+A relay that is about to send messages with a rate takes turns for them. What exceeds the rate is
+given back to the table, due when its turn comes; nothing of it is lost if the relay dies meanwhile.
+The rules are `celery_outbox_steps.rates.take_turns`; without a rate nothing here is called.
+"""
+
+# ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps.rates import Budget, take_turns
+from django_integration.schema import RATE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_outbox_steps.messages import ClaimedMessage
+    from celery_outbox_steps.rates import Rate
+    from django_integration.store.dialect import Dialect
+    from django_integration.store.session import Session
+    from django_integration.store.writes import Writes
+
+
+class Pacing:
+    """The rates of one database, for the rows of one table."""
+
+    def __init__(self, session: Session, dialect: Dialect, writes: Writes) -> None:
+        self._session = session
+        self._dialect = dialect
+        self._writes = writes
+
+    def pace(self, rate: Rate, rows: Sequence[ClaimedMessage], relay_id: str) -> set[int]:
+        """The ids of those that may be sent now. The relay gives the others back.
+
+        A budget that the relay has used, and does not need because it fails, is lost: that makes
+        the rate lower for a moment, and never higher.
+        """
+        while True:
+            with self._session.transaction():
+                budget = self._lock_budget(rate)
+                if budget is not None:
+                    return self._take(rate, budget, rows, relay_id)
+            self._session.try_run(
+                f"INSERT INTO {RATE} (name, used_until, planned_until)"
+                f" VALUES (%s, {self._dialect.now}, {self._dialect.now})",
+                [rate.pattern],
+            )
+
+    def _lock_budget(self, rate: Rate) -> Budget | None:
+        until = self._dialect.seconds_until.format
+        found = self._session.rows(
+            f"SELECT {until('used_until')}, {until('planned_until')} FROM {RATE}"
+            f" WHERE name = %s{self._dialect.for_update}",
+            [rate.pattern],
+        )
+        return Budget(*map(float, found[0])) if found else None
+
+    def _take(
+        self, rate: Rate, budget: Budget, rows: Sequence[ClaimedMessage], relay_id: str
+    ) -> set[int]:
+        ids = [row.id for row in rows]
+        had_turns = self._writes.paced(ids, relay_id)
+        in_order = [each for each in ids if each in had_turns]
+        in_order += [each for each in ids if each not in had_turns]
+        turns = take_turns(rate, budget, len(ids) - len(had_turns), len(had_turns))
+        self._write_budget(rate, turns.budget)
+        granted, rest = in_order[: turns.granted], in_order[turns.granted :]
+        orphaned = {row.id for row in rows if row.orphaned}
+        self._writes.postpone_turns(dict(zip(rest, turns.delays, strict=True)), orphaned, relay_id)
+        return set(granted)
+
+    def _write_budget(self, rate: Rate, budget: Budget) -> None:
+        from_now = self._dialect.from_now
+        values: list[Any] = [*budget, rate.pattern]
+        self._session.run(
+            f"UPDATE {RATE} SET used_until = {from_now}, planned_until = {from_now}"
+            " WHERE name = %s",
+            values,
+        )
