@@ -90,13 +90,11 @@ def take_turns(rate: Rate, budget: Budget, fresh: int, waited: int) -> Turns:
     return Turns(granted, [_on_grid(each) for each in delays], Budget(used, planned))
 
 
-def parse_rates(value: Any) -> tuple[Rate, ...]:
-    """The parser of the setting `rates`: a dictionary, or what this function has returned."""
-    if isinstance(value, tuple) and all(isinstance(each, Rate) for each in value):
-        return value
+def parse_rates(value: Any) -> dict[str, Rate]:
+    """The parser of the setting `rates`: by pattern, in the order in which they are tried."""
     if not isinstance(value, Mapping):
         raise ValueError
-    return tuple(Rate(_pattern(name), _per_second(rate)) for name, rate in value.items())
+    return {_pattern(name): Rate(name, _per_second(rate)) for name, rate in value.items()}
 
 
 RATES = Kind('a dictionary such as {"mail.*": "600/m"}, with a rate per s, m, h or d', parse_rates)

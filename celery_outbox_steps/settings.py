@@ -73,9 +73,9 @@ class Setting:
         except ConfigurationError:
             raise
         except ValueError:
-            found = f"{type(value).__name__} found" if self.kind.is_secret else f"not {value!r}"
+            found = f"a {type(value).__name__}" if self.kind.is_secret else repr(value)
             raise ConfigurationError(
-                f"{called or self.django_name} must be {self.kind.words}, {found}."
+                f"{called or self.django_name} must be {self.kind.words}, not {found}."
             ) from None
 
     def load(self, value: Any) -> Any:
@@ -471,7 +471,7 @@ class RelayConfig:
     shutdown_timeout: float = _default("shutdown_timeout")
     broker_outage_cooldown: float = _default("broker_outage_cooldown")
     liveness_file: str | None = _default("liveness_file")
-    rates: tuple[Rate, ...] = ()
+    rates: Mapping[str, Rate] = field(default_factory=dict)
     declare: bool = _default("declare")
     sample_interval: float = _default("sample_interval")
 

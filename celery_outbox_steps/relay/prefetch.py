@@ -75,7 +75,7 @@ class Claims:
             return
         limited: dict[Rate, list[ClaimedMessage]] = defaultdict(list)
         for row in batch.unsent.values():
-            rate = rate_of(self.config.rates, row.task_name)
+            rate = rate_of(self.config.rates.values(), row.task_name)
             if rate is not None:
                 limited[rate].append(row)
         for rate, rows in limited.items():

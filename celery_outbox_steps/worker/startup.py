@@ -21,7 +21,7 @@ from celery_outbox_steps.observe.metrics import meter_for
 from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.publishers.broker import Broker
 from celery_outbox_steps.settings import BY_NAME, SETTINGS, RelayConfig, read, validate
-from celery_outbox_steps.store import RelayStore, load_stores
+from celery_outbox_steps.store import LaneStore, RelayStore, load_stores
 from celery_outbox_steps.worker.destinations import DestinationGroup, DestinationRelay
 from celery_outbox_steps.worker.endpoints import Endpoints
 from celery_outbox_steps.worker.group import RelayGroup
@@ -145,8 +145,11 @@ def _refusing() -> Iterator[None]:
 
 def _refuse_incomplete(store: RelayStore) -> None:
     """A Store of another package may have been written for an earlier version."""
-    wanted = (name for name in vars(RelayStore) if not name.startswith("_"))
-    missing = sorted(name for name in wanted if not hasattr(store, name))
+    parts = (LaneStore, RelayStore)
+    named = {name for part in parts for name in (*vars(part), *part.__annotations__)}
+    missing = sorted(
+        name for name in named if not name.startswith("_") and not hasattr(store, name)
+    )
     if missing:
         raise ConfigurationError(
             f"The Store {type(store).__name__} lacks {', '.join(missing)}: it was written for "

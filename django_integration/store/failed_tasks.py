@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_outbox_steps.envelope import SCHEMA_VERSION
 from celery_outbox_steps.store import TASK
 from django_integration.schema import DEAD_LETTER, INSERT_NOW, MESSAGE_COLUMNS
 
@@ -35,10 +34,9 @@ def insert_failed_task(session: Session, dialect: Dialect, row: Row, failure: Fa
     session.open()
     dialect.learn_encoding(session)  # it may be the task's own connection
     session.run(
-        f"INSERT INTO {DEAD_LETTER} ({', '.join(columns)}, created_at, dead_at, schema_version,"
+        f"INSERT INTO {DEAD_LETTER} ({', '.join(columns)}, created_at, dead_at,"
         " retries, failure_reason, traceback, kind)"
-        f" VALUES ({', '.join(['%s'] * len(columns))}, {now}, {now}, {SCHEMA_VERSION},"
-        f" %s, %s, %s, '{TASK}')",
+        f" VALUES ({', '.join(['%s'] * len(columns))}, {now}, {now}, %s, %s, %s, '{TASK}')",
         [
             *(getattr(row, name) for name in columns),
             failure.runs,
