@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from benchmarks.plan import Plan
 
 DOCS = ROOT / "docs/benchmarks"
-SECTIONS = ("enqueue", "relay", "latency", "growth", "cost", "profile", "held", "once")
+SECTIONS = ("enqueue", "relay", "latency", "growth", "cost", "profile", "held", "once", "events")
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.sections import cost, enqueue, growth, held, latency, once, relay
+from benchmarks.sections import cost, enqueue, events, growth, held, latency, once, relay
 
 if TYPE_CHECKING:
     from benchmarks.plan import Plan
@@ -83,4 +83,8 @@ def budgets(results: Results, plan: Plan) -> list[Budget]:
         Budget("`@once` around an empty task on PostgreSQL, more than `transaction.atomic`", 1000,
                True, "µs", more("once", once.contender(once.ONCE), once.contender(once.ATOMIC),
                                 "run")),
+        Budget("Events without a key, against tasks", 0.9,
+               False, TIMES, times("events", events.UNORDERED, events.TASKS, "rate")),
+        Budget("Events of 1,000 keys, in the order of each, against tasks", 0.5,
+               False, TIMES, times("events", events.ORDERED, events.TASKS, "rate")),
     ]  # fmt: skip

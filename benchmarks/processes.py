@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,14 +136,22 @@ def run_agent(name: str, side: str, where: str, *arguments: str) -> str:
         return agent.answer()
 
 
-def worker(where: str, broker: str, number: int = 1, *, queue: str, relay: bool = True) -> Process:
+def worker(
+    where: str,
+    broker: str,
+    number: int = 1,
+    *,
+    queue: str,
+    relay: bool = True,
+    environ: Mapping[str, str] | None = None,
+) -> Process:
     """A real `celery worker` of our project."""
     argv = [
         *(_python("ours"), "-m", "celery", "-A", "benchmarks.project.ours", "worker"),
         *("-Q", queue, "-c", "1", "-n", f"bench{number}@localhost", *QUIET),
         *(("--outbox-relay",) if relay else ()),
     ]
-    return Process(argv, environment("ours", where, broker), " ready.")
+    return Process(argv, {**environment("ours", where, broker), **(environ or {})}, " ready.")
 
 
 def peer_relay(where: str, broker: str) -> Process:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
@@ -17,7 +18,7 @@ from benchmarks.processes import ContenderError, run_agent
 from benchmarks.project.settings import database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 TEMPLATES = 500
 PER_SECOND = 2000
@@ -31,11 +32,30 @@ DATED = {
 }
 
 
-class Table:
-    """`celery_outbox` in one database, on one side."""
+class Kind(NamedTuple):
+    """What the rows of a table are."""
 
-    def __init__(self, where: str, side: str = "ours") -> None:
-        self.where, self.side = where, side
+    table: str = "celery_outbox"
+    agent: str = "templates"
+    """Stores the rows that all others are copies of."""
+    notified: str = ""
+    """What PostgreSQL's NOTIFY names."""
+    changes: Mapping[str, str] = MappingProxyType({})
+    """Columns in which copies differ, with their SQL. `n` is the number of the copy."""
+
+
+TASKS = Kind()
+EVENTS = Kind("celery_outbox_delivery", "events", "events", {"order_key": "NULL"})
+KEYED_EVENTS = EVENTS._replace(changes={"order_key": "floor(random() * 1000)::text"})
+"""1,000 keys in no particular order: a batch has several messages of some of them."""
+
+
+class Table:
+    """The table of one kind of messages in one database, on one side."""
+
+    def __init__(self, where: str, side: str = "ours", kind: Kind = TASKS) -> None:
+        self.where, self.side, self.name = where, side, kind.table
+        self._kind = kind
         self.vendor = where.partition(":")[0]
         if where not in connections.settings:
             connections.settings[where] = ConnectionHandler({"default": database(where)}).settings[
@@ -51,9 +71,9 @@ class Table:
     def reset(self) -> None:
         """Remove all rows, and what deleted ones leave in the table."""
         if self.vendor == "sqlite":
-            self.execute("DELETE FROM celery_outbox")
+            self.execute(f"DELETE FROM {self.name}")
         else:
-            self.execute("TRUNCATE TABLE celery_outbox")
+            self.execute(f"TRUNCATE TABLE {self.name}")
 
     def fill(self, count: int, payload: int = 100, *, parked: int = 0, held: int = 0) -> None:
         """Add `count` due rows, `parked` ones that back off and `held` ones; all appear at the same
@@ -64,21 +84,21 @@ class Table:
             self._copy(payload, held, self._holding())
             self._copy(payload, count, self._dating(count))
             if self.vendor == "postgresql":
-                self.execute("ANALYZE celery_outbox")
-                self.execute("NOTIFY celery_outbox")
+                self.execute(f"ANALYZE {self.name}")
+                self.execute(f"NOTIFY {self.name}, '{self._kind.notified}'")
 
     def top_up(self, count: int) -> None:
         """Refill to `count` due rows after a measurement, and remove the dead ones."""
         if self.side == "ours":
             self._forget_relays()
         due = "due_at <= now()" if self.side == "ours" else "retry_after IS NULL"
-        (there,) = self.execute(f"SELECT count(*) FROM celery_outbox WHERE {due}")[0]
+        (there,) = self.execute(f"SELECT count(*) FROM {self.name} WHERE {due}")[0]
         if there < count:
             self.fill(count - there)
-        self.execute("VACUUM ANALYZE celery_outbox")
+        self.execute(f"VACUUM ANALYZE {self.name}")
 
     def count(self) -> int:
-        return int(self.execute("SELECT count(*) FROM celery_outbox")[0][0])
+        return int(self.execute(f"SELECT count(*) FROM {self.name}")[0][0])
 
     def wait_until_empty(self) -> None:
         _wait(lambda: not self.count(), f"{self.where} was not emptied")
@@ -107,10 +127,10 @@ class Table:
     def have_templates(self, payload: int) -> None:
         if payload in self._payloads:
             return
-        run_agent("templates", self.side, self.where, str(TEMPLATES), str(payload))
+        run_agent(self._kind.agent, self.side, self.where, str(TEMPLATES), str(payload))
         for name in (f"bench_template_{payload}", "bench_series"):
             self.execute(f"DROP TABLE IF EXISTS {name}")
-        self.execute(f"CREATE TABLE bench_template_{payload} AS SELECT * FROM celery_outbox")
+        self.execute(f"CREATE TABLE bench_template_{payload} AS SELECT * FROM {self.name}")
         self.execute("CREATE TABLE bench_series (n integer)")
         numbers = ", ".join(f"({n})" for n in range(1, MOST_COPIES + 1))
         self.execute(f"INSERT INTO bench_series (n) VALUES {numbers}")
@@ -121,13 +141,14 @@ class Table:
         """Remove what a killed relay leaves: its slot, which the next one would wait for, and rows
         in its name, which the next one would publish one by one once their lease has ended."""
         self.execute("DELETE FROM celery_outbox_relay")
-        self.execute("DELETE FROM celery_outbox WHERE claimed_by IS NOT NULL")
+        self.execute(f"DELETE FROM {self.name} WHERE claimed_by IS NOT NULL")
 
     def _copy(self, payload: int, count: int, changed: dict[str, str]) -> None:
         names = [name for name in self._columns(payload) if name != "id"]
+        changed = {**self._kind.changes, **changed}
         values = [changed.get(name, name) for name in names]
         sql = (
-            f"INSERT INTO celery_outbox ({', '.join(names)}) SELECT {', '.join(values)}"
+            f"INSERT INTO {self.name} ({', '.join(names)}) SELECT {', '.join(values)}"
             f" FROM bench_template_{payload} CROSS JOIN bench_series"
             f" WHERE n <= %s ORDER BY n LIMIT %s"
         )

@@ -3,6 +3,7 @@
 OUTBOX_BENCH_SIDE    ours (default) or peer
 OUTBOX_BENCH_DB      vendor:name of the default database
 OUTBOX_BENCH_BROKER  rabbitmq (default), redis, or confirmed: RabbitMQ with `confirm_publish`
+OUTBOX_BENCH_EVENTS  set: there is a destination for events, the measured queue in RabbitMQ
 """
 
 from __future__ import annotations
@@ -51,3 +52,5 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = True
 CELERY_OUTBOX_APP = (
     "benchmarks.project.peer.app" if SIDE == "peer" else "benchmarks.project.ours:app"
 )
+if "OUTBOX_BENCH_EVENTS" in os.environ:
+    CELERY_OUTBOX_DESTINATIONS = {"events": {"url": RABBITMQ_URL, "queue": TARGET}}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from benchmarks import brokers
 from benchmarks.processes import Agent, Process, peer_relay, worker
 from benchmarks.project.settings import IDLE
-from benchmarks.table import Table
+from benchmarks.table import TASKS, Kind, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,17 +34,19 @@ class Bench:
     brokers: dict[str, brokers.Broker] = field(default_factory=dict)
     _tables: dict[tuple[str, str, str], Table] = field(default_factory=dict)
 
-    def table(self, vendor: str = "postgresql", name: str = "outbox_bench") -> Table:
+    def table(
+        self, vendor: str = "postgresql", name: str = "outbox_bench", kind: Kind = TASKS
+    ) -> Table:
         """Our table in a database of its own; made once."""
-        return self._table(vendor, name, "ours")
+        return self._table(vendor, name, "ours", kind)
 
     def peer_table(self, name: str = "outbox_bench_peer") -> Table:
         return self._table("postgresql", name, "peer")
 
-    def _table(self, vendor: str, name: str, side: str) -> Table:
+    def _table(self, vendor: str, name: str, side: str, kind: Kind = TASKS) -> Table:
         key = (vendor, name, side)
         if key not in self._tables:
-            self._tables[key] = Table(self.environment.database(vendor, name, side), side)
+            self._tables[key] = Table(self.environment.database(vendor, name, side), side, kind)
         return self._tables[key]
 
 
