@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.services import ROOT
-from tests.services.suite import by_suite
+from tests.services.suite import WAITING, by_suite, closing_line
 from tests.suites import SUITES, as_table, directories_with_tests
 
 if TYPE_CHECKING:
@@ -34,3 +34,21 @@ def test_every_suite_is_reported_even_where_nothing_ran() -> None:
 
 def test_the_contributors_see_the_same_table() -> None:
     assert as_table() in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_suites_that_run_by_themselves_exist() -> None:
+    assert set(WAITING) < set(SUITES)
+
+
+def test_the_closing_line_of_two_runs_has_the_sums() -> None:
+    lines = [
+        "=========== 2 failed, 10 passed, 1 skipped in 61.20s (0:01:01) ===========",
+        "=========== 5 passed, 3 skipped in 70.00s (0:01:10) ===========",
+    ]
+    assert closing_line(lines, 71.5).strip("= ") == "2 failed, 15 passed, 4 skipped in 71.50s"
+    assert closing_line(lines[:1], 71.5) == lines[0]
+
+
+def test_a_run_that_did_not_end_leaves_no_closing_line_of_success() -> None:
+    unfinished = "pytest did not get to its closing line"
+    assert closing_line(["== 5 passed in 1.00s ==", unfinished], 2) == unfinished
