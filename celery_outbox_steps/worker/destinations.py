@@ -2,12 +2,14 @@
 
 They work while the relay of the app's own broker has a slot, but not only while that broker is up:
 each has its own schedule, breaker, connections and retries. Their database statements take turns on
-one connection. One more thread waits for notifications on it and wakes those that are meant.
+one connection. One more thread waits for notifications on it and wakes those that are meant; it
+starts the others once it knows which of them are paused.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +23,10 @@ from celery_outbox_steps.publishers.broker import Broker, header_prefix
 from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.worker import forks
-from celery_outbox_steps.worker.thread import LIVENESS_INTERVAL, RelayThread
+from celery_outbox_steps.worker.thread import LIVENESS_INTERVAL, LoopThread, RelayThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from celery_outbox_steps.destinations import Destination
     from celery_outbox_steps.fleet import Pause
@@ -60,7 +62,7 @@ class DestinationRelay(RelayThread):
         self._broker = broker
         journal = Journal(self.store.name, self.relay_id, recorders, destination.name)
         name = f"outbox-relay-{self.store.name}-{destination.name}"
-        super().__init__(name, journal, own.idle_time, own.sample_interval)
+        super().__init__(name, journal, own)
         prefix = header_prefix(destination, self._broker.producer_pool.connections.connection)
         self._relay = Relay(
             app,
@@ -74,6 +76,7 @@ class DestinationRelay(RelayThread):
             open_row=EventOpener(destination, prefix, declare=declare).open,
         )
         self._at_work = threading.Event()
+        self._woken = threading.Event()
         self._is_idle = True
         self.pause: Pause | None = None
 
@@ -82,31 +85,39 @@ class DestinationRelay(RelayThread):
     def work(self, *, at_work: bool) -> None:
         """Begin to work, or stop: then the batch in hand is settled, and connections are closed."""
         if at_work:
-            self._is_idle = False
             self._at_work.set()
-            if self._thread.ident is None:
+            if not self.is_started:
                 self.start()
         else:
             self._at_work.clear()
+        self._is_idle = not self.is_started
         self._wake()
 
+    def set_pause(self, pause: Pause | None) -> None:
+        """Pause, or resume with None."""
+        before, self.pause = self.pause, pause
+        if (before is None) != (pause is None):
+            self._wake()
+
     def rows_stored(self) -> None:
-        """Rows for this destination may be due."""
+        """Rows for this destination may be due. A pause after an error is not cut short."""
         self.store.look_again()
-        self._wake()
+        self._woken.set()
 
     @property
     def at_work(self) -> bool:
-        return self._at_work.is_set()
+        return self._at_work.is_set() and self.is_started
 
     @property
     def is_idle(self) -> bool:
-        """Whether it needs no connection any more."""
-        return self._is_idle
+        """Whether it stands by, and needs no connection any more."""
+        return self._is_idle and not self.at_work
 
     @property
     def state(self) -> str:
         """What the relay is doing, as the fleet shows it."""
+        if self.has_crashed:
+            return "crashed"
         if not self.at_work:
             return fleet.STANDING_BY
         if self.pause is not None:
@@ -122,6 +133,7 @@ class DestinationRelay(RelayThread):
             "state": self.state,
             "pause_reason": None if self.pause is None else self.pause.reason,
             "published_per_second": round(self.journal.rate(), 2),
+            "seconds_still": round(self.seconds_still, 1) if self.is_started else None,
             "last_error": self.journal.last_error,
             "counters": dict(self.journal.counters),
         }
@@ -132,13 +144,15 @@ class DestinationRelay(RelayThread):
         if not self.at_work:
             self._park()
             return
+        self._is_idle = False
         self._sample()
         if self.pause is not None:
             self._run_unit(self._relay.settle_in_hand)
-            self._wait_for_change(PARKED)
+            self._wait_for_change(min(PARKED, self._config.sample_interval))
             return
         pause = self._pause_after(self._run_unit(self._relay.run_once))
-        self._wait_for_change(self.store.seconds_to_wait(pause))
+        self._wait_and_note(self._woken.wait, self.store.seconds_to_wait(pause))
+        self._woken.clear()
 
     def _park(self) -> None:
         """Settle what is in hand, close all connections, and wait."""
@@ -160,23 +174,25 @@ class DestinationRelay(RelayThread):
             self._relay.close()
             self._broker.close()
 
+    def _wake(self) -> None:
+        super()._wake()
+        self._woken.set()
 
-class DestinationGroup:
+
+class DestinationGroup(LoopThread):
     """The relays for destinations of one Store in this worker, and the thread that wakes them."""
 
     def __init__(self, deliveries: DeliveryStore, relays: Sequence[DestinationRelay]) -> None:
+        recorders = relays[0].recorders
+        journal = Journal(deliveries.name, new_relay_id(), recorders)
+        super().__init__(f"outbox-destinations-{deliveries.name}", journal)
         self.relays = tuple(relays)
         self._deliveries = deliveries
-        self._recorders = relays[0].recorders
+        self._recorders = recorders
         self._own_pause: Pause | None = None
         self._at_work = threading.Event()
-        self._stopping = threading.Event()
-        self._changed = threading.Event()
         self._look_at_pauses_at = float("-inf")
         self._name = wakeups.for_destinations(deliveries.name)
-        self._thread = threading.Thread(
-            target=self._main, name=f"outbox-destinations-{deliveries.name}", daemon=True
-        )
         # Here, before the pool forks: see `RelayService`.
         wakeups.register(self._name, deliveries.wake)
 
@@ -186,11 +202,15 @@ class DestinationGroup:
         """The relay of this worker has a slot now, or has none any more."""
         if at_work:
             self._at_work.set()
-            if self._thread.ident is None:
-                self._thread.start()
+            if not self.is_started:
+                self.start()
         else:
             self._at_work.clear()
         self.look_at_pauses()
+
+    @property
+    def at_work(self) -> bool:
+        return self._at_work.is_set() and self.is_started
 
     def pause(self, pause: Pause | None) -> None:
         """Pause all of them in this worker alone; None: resume them."""
@@ -200,21 +220,15 @@ class DestinationGroup:
     def look_at_pauses(self) -> None:
         """A destination may be paused or resumed."""
         self._look_at_pauses_at = float("-inf")
-        self._changed.set()
-        self._deliveries.wake()
+        self._wake()
 
     def ask_to_stop(self, sending: float, timeout: float) -> None:
-        self._stopping.set()
         for relay in self.relays:
             relay.stop_within(sending, timeout)
-        self._changed.set()
-        self._deliveries.wake()
+        self.stop_within(sending, timeout)
 
     def join(self) -> None:
-        for relay in self.relays:
-            relay.join()
-        if self._thread.is_alive():
-            self._thread.join(LIVENESS_INTERVAL)
+        super().join()
         wakeups.unregister(self._name, self._deliveries.wake)
 
     def info(self) -> list[dict[str, Any]]:
@@ -222,7 +236,7 @@ class DestinationGroup:
 
     def states(self) -> dict[str, dict[str, Any]]:
         """What the fleet is told, while this worker is at work."""
-        if not self._at_work.is_set():
+        if not self.at_work:
             return {}
         return {
             relay.destination: {
@@ -235,33 +249,28 @@ class DestinationGroup:
 
     # -- the thread -------------------------------------------------------------------------------
 
-    def _main(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                if self._at_work.is_set():
-                    self._attend()
-                else:
-                    self._rest()
-            except Exception:  # noqa: BLE001, PERF203  its relays meet the same, and report it
-                self._changed.wait(LIVENESS_INTERVAL)
-        for relay in self.relays:
-            relay.join()
-        with forks.barrier:
-            self._deliveries.close()
+    def _loop_once(self) -> None:
+        if self.at_work:
+            self._attend()
+        else:
+            self._rest()
 
     def _attend(self) -> None:
         """Keep the relays at work, and wake those that rows are stored for."""
-        for relay in self.relays:
-            if not relay.at_work:
-                relay.work(at_work=True)
-        if monotonic() >= self._look_at_pauses_at:
-            self._look_at_pauses_at = monotonic() + REFRESH
-            with forks.barrier:
-                self._set_pauses(self._recorders.run_untraced(self._deliveries.pauses))
+        self._put_to_work()
         named = self._deliveries.wait(LIVENESS_INTERVAL)
         for relay in self.relays:
             if named is None or relay.destination in named:
                 relay.rows_stored()
+
+    def _put_to_work(self) -> None:
+        """Have all relays work that are not paused. The pauses are known before the first claim."""
+        if monotonic() >= self._look_at_pauses_at:
+            self._look_at_pauses_at = monotonic() + REFRESH
+            self._look_at_pauses()
+        for relay in self.relays:
+            if not relay.at_work:
+                relay.work(at_work=True)
 
     def _rest(self) -> None:
         """Have the relays stop; close the connection once none needs it."""
@@ -271,14 +280,29 @@ class DestinationGroup:
         if all(relay.is_idle for relay in self.relays):
             with forks.barrier:
                 self._deliveries.close()
-            self._changed.wait(PARKED)
+            self._wait_for_change(PARKED)
         else:
-            self._changed.wait(LIVENESS_INTERVAL)
-        self._changed.clear()
+            self._wait_for_change(LIVENESS_INTERVAL)
 
-    def _set_pauses(self, pauses: Mapping[str, Pause]) -> None:
+    def _shut_down(self) -> None:
+        """One that got its slot while it stops, as the last of its fleet, has relays to start."""
+        if self.at_work and not self._should_stop_sending():
+            self._run_with_backoff(self._put_to_work)
+        for relay in self.relays:
+            relay.join()
+        with suppress(Exception), forks.barrier:
+            self._deliveries.close()
+
+    def _look_at_pauses(self) -> None:
+        with forks.barrier:
+            pauses = self._recorders.run_untraced(self._deliveries.pauses)
         everywhere = self._own_pause or pauses.get("")
         for relay in self.relays:
-            before, relay.pause = relay.pause, everywhere or pauses.get(relay.destination)
-            if (before is None) != (relay.pause is None):
-                relay.rows_stored()
+            relay.set_pause(everywhere or pauses.get(relay.destination))
+
+    def _failed(self, error: BaseException) -> None:  # noqa: ARG002  whatever it is
+        self._look_at_pauses_at = float("-inf")
+
+    def _wake(self) -> None:
+        super()._wake()
+        self._deliveries.wake()

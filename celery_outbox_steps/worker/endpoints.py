@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.observe.metrics import Meter
     from celery_outbox_steps.worker.group import RelayGroup
     from celery_outbox_steps.worker.service import RelayService
+    from celery_outbox_steps.worker.thread import LoopThread
 
 TEXT = "text/plain; charset=utf-8"
 NO_METRICS = (
@@ -94,13 +95,24 @@ class Endpoints:
 
 
 def fault(service: RelayService) -> str | None:
-    """What only a restart would mend. A broker or a database that is away is no fault."""
+    """What only a restart would mend. A broker or a database that is away is no fault, nor is one
+    of a destination."""
     if service.state in ENDING:
         return None
-    if service.state == "crashed":
-        return "the relay's thread has ended"
-    if service.seconds_still > service.longest_still:
-        return f"the relay's loop has not moved for {service.seconds_still:.0f} s"
+    found = _fault_of(service, "relay")
+    if found is None and service.destinations is not None:
+        threads: list[tuple[LoopThread, str]] = [(service.destinations, "waker of destinations")]
+        threads += [(each, f"relay for {each.destination}") for each in service.destinations.relays]
+        faults = (_fault_of(thread, name) for thread, name in threads if thread.is_started)
+        found = next(filter(None, faults), None)
+    return found
+
+
+def _fault_of(thread: LoopThread, name: str) -> str | None:
+    if thread.has_crashed:
+        return f"the {name}'s thread has ended"
+    if thread.seconds_still > thread.longest_still:
+        return f"the {name}'s loop has not moved for {thread.seconds_still:.0f} s"
     return None
 
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from celery_outbox_steps.store import RelayStore
     from celery_outbox_steps.worker.destinations import DestinationGroup
 
-LONGEST_STILL = 180.0
-"""Seconds without a movement of the loop after which `/livez` fails, at least: an operating system
-needs about 130 to give up connecting to a host that does not answer."""
+CHECK_OUT_TIME = 0.5
+"""Seconds at the end of a stop in which nothing waits for a destination, so that the slot is given
+up in time."""
 SPREAD, LONGEST_SPREAD = 0.005, 5.0
 """Seconds over which the members that stand by stop: for each of them, and at most."""
 
@@ -70,8 +70,7 @@ class RelayService(RelayThread):
         self.recorders = recorders
         journal = Journal(store.name, self.relay_id, recorders)
         name = f"outbox-relay-{store.name}"
-        super().__init__(name, journal, config.idle_time, config.sample_interval)
-        self._config = config
+        super().__init__(name, journal, config)
         self._relay = Relay(
             app,
             store,
@@ -142,7 +141,7 @@ class RelayService(RelayThread):
         timeout = self._config.shutdown_timeout if timeout is None else timeout
         sending = max(0.0, timeout - SETTLE_MARGIN) if warm else 0.0
         if self.destinations is not None:
-            self.destinations.ask_to_stop(sending, timeout)
+            self.destinations.ask_to_stop(sending, max(0.0, timeout - CHECK_OUT_TIME))
         self.stop_within(sending, timeout)
 
     def info(self) -> dict[str, Any]:
@@ -191,11 +190,6 @@ class RelayService(RelayThread):
     def has_checked_in(self) -> bool:
         """Whether it has reached its database at least once."""
         return self._membership.is_known
-
-    @property
-    def longest_still(self) -> float:
-        """From then on it counts as hanging: no tick takes that long, also with a slow broker."""
-        return max(LONGEST_STILL, 6 * self._config.send_timeout)
 
     @property
     def pause_reason(self) -> str | None:
@@ -281,7 +275,7 @@ class RelayService(RelayThread):
             self._membership.check_in(state, self._ability(), monotonic())
         if was_at_work and not self.at_work:
             self._relay.breaker.forget()
-        if self.destinations is not None and was_at_work != self.at_work:
+        if self.destinations is not None and self.destinations.at_work != self.at_work:
             self.destinations.work(at_work=self.at_work)
 
     @untraced
@@ -309,7 +303,8 @@ class RelayService(RelayThread):
 
     # -- details -----------------------------------------------------------------------------------
 
-    def _failed(self) -> None:
+    def _failed(self, error: BaseException) -> None:
+        super()._failed(error)
         if self._failures == 1 and not self._membership.is_known:
             self._announce(f"waiting for database {self.store.name}")
 

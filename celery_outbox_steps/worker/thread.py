@@ -1,4 +1,4 @@
-"""A thread around one relay, which survives the relay's errors.
+"""Threads that survive their errors: `RelayThread` is the one around a relay.
 
 No exception leaves the thread: it is reported, and the loop goes on after a pause. While a unit of
 the relay's work runs, forks wait (`worker.forks`). `service.py` is the thread for the app's own
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.observe.journal import Journal
     from celery_outbox_steps.observe.recorder import Recorders
     from celery_outbox_steps.relay.tick import Relay
+    from celery_outbox_steps.settings import RelayConfig
     from celery_outbox_steps.store import Sample
 
     class Sampled(Protocol):
@@ -34,30 +35,21 @@ if TYPE_CHECKING:
 
 
 LIVENESS_INTERVAL = 1.0
+LONGEST_STILL = 180.0
+"""Seconds without a movement of a loop after which `/livez` fails, at least: an operating system
+needs about 130 to give up connecting to a host that does not answer."""
 SAMPLE_KEPT = 60.0
 """Seconds after which a sample that should have been replaced is not shown any more."""
 SETTLE_MARGIN = 1.0
 """Seconds at the end of a warm stop in which nothing more is sent, only settled and released."""
 
 
-class RelayThread:
-    """Subclasses say what one turn of the loop is, and what comes after the last one.
+class LoopThread:
+    """A loop in a thread of its own. Subclasses say what one turn of it is, and what comes after
+    the last one."""
 
-    They set the attributes below before the thread starts.
-    """
-
-    _relay: Relay
-    recorders: Recorders
-    store: Sampled
-
-    def __init__(
-        self, name: str, journal: Journal, idle_time: float, sample_interval: float
-    ) -> None:
+    def __init__(self, name: str, journal: Journal) -> None:
         self.journal = journal
-        self._idle = IdleSchedule(idle_time)
-        self._sample_interval = sample_interval
-        self._sampled = float("-inf")
-        self._last_sample: tuple[Sample | None, float] = None, self._sampled
         self._failures = 0
         self._stopping = threading.Event()
         self._changed = threading.Event()
@@ -85,9 +77,13 @@ class RelayThread:
             self._thread.join(max(0.0, self._stop_deadline - monotonic()))
 
     @property
-    def breaker_is_open(self) -> bool:
-        """Whether it claims next to nothing, because the broker accepted no messages."""
-        return self._relay.breaker.is_open
+    def is_started(self) -> bool:
+        return self._thread.ident is not None
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the thread has ended although nothing asked it to."""
+        return self.is_started and not self._thread.is_alive() and not self._stopping.is_set()
 
     @property
     def seconds_still(self) -> float:
@@ -95,16 +91,9 @@ class RelayThread:
         return monotonic() - self._moved
 
     @property
-    def at_work(self) -> bool:
-        """Whether the relay is to publish."""
-        raise NotImplementedError
-
-    @property
-    def sample(self) -> Sample | None:
-        """The last sample, while this relay is at work and the sample is not out of date."""
-        sample, taken = self._last_sample
-        is_fresh = monotonic() - taken <= self._sample_interval + SAMPLE_KEPT
-        return sample if is_fresh and self.at_work else None
+    def longest_still(self) -> float:
+        """From then on it counts as hanging."""
+        return LONGEST_STILL
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -120,27 +109,13 @@ class RelayThread:
     def _shut_down(self) -> None:
         raise NotImplementedError
 
-    def _settle_at_stop(self) -> None:
-        """Settle and release what is in hand, as long as there is time."""
-        while self._relay.in_hand and monotonic() < self._stop_deadline:
-            self._run_with_backoff(self._run_unit, self._relay.settle_in_hand)
-
-    def _run_unit(self, unit: Callable[[], BatchResult]) -> BatchResult:
-        """Run a unit of the relay's work inside the fork barrier, and report its result."""
-        with forks.barrier:
-            result = unit()
-            self.journal.batch(result)  # here: a metrics library has locks that a fork would copy
-        return result
-
     def _run_with_backoff(self, step: Callable[..., Any], *args: Any) -> None:
         """Run a step. An exception is reported and followed by a pause; the thread continues."""
         try:
             step(*args)
         except BaseException as exc:  # noqa: BLE001  a receiver's SystemExit would end the thread too
             self._failures += 1
-            if isinstance(exc, StoreError) and self._failures > 1:
-                self._relay.leave_orphans()  # the database was away, it was not one statement
-            self._failed()
+            self._failed(exc)
             pause = restart_pause(self._failures)
             self._report(self.journal.failed, exc, self._failures, pause)
             self._wait_for_change(pause)
@@ -149,31 +124,13 @@ class RelayThread:
             if failures and not self._stopping.is_set():  # closing a lost session is no recovery
                 self._report(self.journal.recovered, failures)
 
-    def _failed(self) -> None:
+    def _failed(self, error: BaseException) -> None:
         """Called after each failure, before it is reported."""
 
     def _report(self, event: Callable[..., None], *args: Any, **fields: Any) -> None:
         """Report an event. Log handlers and filters are the project's code, and may raise."""
         with suppress(BaseException):
             event(*args, **fields)
-
-    def _pause_after(self, result: BatchResult) -> float:
-        if result.claimed:
-            return self._idle.after_work(more=result.full and not result.outage)
-        return self._idle.after_nothing()
-
-    @untraced
-    def _sample(self) -> None:
-        due = monotonic() - self._sampled >= self._sample_interval
-        if due and self.recorders.want_samples:
-            self._sampled = monotonic()
-            with forks.barrier:
-                sample = self.store.sample()
-                self._last_sample = sample, self._sampled
-                self.journal.sampled(sample)
-
-    def _should_stop_sending(self) -> bool:
-        return monotonic() >= self._send_deadline
 
     def _wait_for_change(self, pause: float) -> None:
         """Wait for a change of this thread's state, without using the database."""
@@ -191,5 +148,78 @@ class RelayThread:
     def _note_movement(self) -> None:
         self._moved = monotonic()
 
+    def _should_stop_sending(self) -> bool:
+        return monotonic() >= self._send_deadline
+
     def _wake(self) -> None:
         self._changed.set()
+
+
+class RelayThread(LoopThread):
+    """The loop around one relay. Subclasses set the attributes below before the thread starts."""
+
+    _relay: Relay
+    recorders: Recorders
+    store: Sampled
+
+    def __init__(self, name: str, journal: Journal, config: RelayConfig) -> None:
+        super().__init__(name, journal)
+        self._config = config
+        self._idle = IdleSchedule(config.idle_time)
+        self._sampled = float("-inf")
+        self._last_sample: tuple[Sample | None, float] = None, self._sampled
+
+    @property
+    def longest_still(self) -> float:
+        """From then on it counts as hanging: no tick takes that long, also with a slow broker."""
+        return max(LONGEST_STILL, 6 * self._config.send_timeout)
+
+    @property
+    def breaker_is_open(self) -> bool:
+        """Whether it claims next to nothing, because the broker accepted no messages."""
+        return self._relay.breaker.is_open
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the relay is to publish."""
+        raise NotImplementedError
+
+    @property
+    def sample(self) -> Sample | None:
+        """The last sample, while this relay is at work and the sample is not out of date."""
+        sample, taken = self._last_sample
+        is_fresh = monotonic() - taken <= self._config.sample_interval + SAMPLE_KEPT
+        return sample if is_fresh and self.at_work else None
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, StoreError) and self._failures > 1:
+            self._relay.leave_orphans()  # the database was away, it was not one statement
+
+    def _settle_at_stop(self) -> None:
+        """Settle and release what is in hand, as long as there is time."""
+        while self._relay.in_hand and monotonic() < self._stop_deadline:
+            self._run_with_backoff(self._run_unit, self._relay.settle_in_hand)
+
+    def _run_unit(self, unit: Callable[[], BatchResult]) -> BatchResult:
+        """Run a unit of the relay's work inside the fork barrier, and report its result."""
+        with forks.barrier:
+            result = unit()
+            self.journal.batch(result)  # here: a metrics library has locks that a fork would copy
+        return result
+
+    def _pause_after(self, result: BatchResult) -> float:
+        if result.claimed:
+            return self._idle.after_work(more=result.full and not result.outage)
+        return self._idle.after_nothing()
+
+    @untraced
+    def _sample(self) -> None:
+        due = monotonic() - self._sampled >= self._config.sample_interval
+        if due and self.recorders.want_samples:
+            self._sampled = monotonic()
+            with forks.barrier:
+                sample = self.store.sample()
+                self._last_sample = sample, self._sampled
+                self.journal.sampled(sample)

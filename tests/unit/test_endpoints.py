@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.observe.metrics import Meter
 from celery_outbox_steps.observe.recorders.prometheus import PrometheusSink
-from celery_outbox_steps.worker import service as services
+from celery_outbox_steps.worker import thread as threads
 from celery_outbox_steps.worker.endpoints import TEXT, Endpoints
 from celery_outbox_steps.worker.group import RelayGroup
 from tests.helpers import wait_for
@@ -94,7 +94,7 @@ def test_a_relay_that_hangs_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     bench.started()
     assert bench.publisher.sending.wait(10)
     assert ask("/livez", bench)[0] == 200
-    monkeypatch.setattr(services, "LONGEST_STILL", 0.0)
+    monkeypatch.setattr(threads, "LONGEST_STILL", 0.0)
     wait_for(lambda: ask("/livez", bench)[0] == 503)
     assert ask("/livez", bench)[1] == "memory: the relay's loop has not moved for 0 s\n"
     assert ask("/readyz", bench)[0] == 503
@@ -107,8 +107,8 @@ def test_an_idle_relay_does_not_hang() -> None:
     try:
         bench.started()
         wait_for(lambda: is_ready(bench))
-        wait_for(lambda: bench.service.seconds_still > services.LIVENESS_INTERVAL / 2, 10)
-        wait_for(lambda: bench.service.seconds_still < services.LIVENESS_INTERVAL / 2, 10)
+        wait_for(lambda: bench.service.seconds_still > threads.LIVENESS_INTERVAL / 2, 10)
+        wait_for(lambda: bench.service.seconds_still < threads.LIVENESS_INTERVAL / 2, 10)
     finally:
         bench.stop(2)
 
@@ -167,6 +167,6 @@ def test_a_scrape_shows_the_state_without_a_broker(bench: Bench) -> None:
     bench.started(broker=False)
     wait_for(lambda: bench.service.state == "waiting for the broker")
     text = Endpoints(group, meter).answer("/metrics").body.decode()
-    state = 'celery_outbox_relay_state{database="memory",state="waiting for the broker"} 1.0'
-    assert state in text
+    labels = 'database="memory",destination="",state="waiting for the broker"'
+    assert f"celery_outbox_relay_state{{{labels}}} 1.0" in text
     assert 'celery_outbox_broker_up{database="memory"} 0.0' in text

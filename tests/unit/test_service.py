@@ -292,7 +292,7 @@ class TestErrors:
         bench.started()
         wait_for(lambda: bench.counters.get("errors", 0) >= 1)
         bench.stop()
-        assert "celery_outbox_relay_stopped" in caplog.text
+        wait_for(lambda: "celery_outbox_relay_stopped" in caplog.text)
         assert "celery_outbox_relay_recovered" not in caplog.text
 
     @pytest.mark.parametrize("raised", [RuntimeError("no"), SystemExit(1)], ids=repr)
