@@ -29,12 +29,17 @@ class Broker:
     """What publishers take for a destination in place of the app."""
 
     def __init__(self, destination: Destination) -> None:
-        connection = connection_for(destination)
-        self.producer_pool = ProducerPool(connection.Pool(limit=CONNECTIONS), limit=CONNECTIONS)
+        self._connection = connection_for(destination)
+        self.producer_pool = self._new_pool()
 
     def close(self) -> None:
-        """Close the connections. The pool opens new ones when it is used again."""
-        self.producer_pool.connections.force_close_all(close_pool=False)
+        """Close the connections. It may be used again."""
+        # A pool that was emptied waits for a connection until the timeout: take a new one.
+        pool, self.producer_pool = self.producer_pool, self._new_pool()
+        pool.connections.force_close_all()
+
+    def _new_pool(self) -> Any:
+        return ProducerPool(self._connection.Pool(limit=CONNECTIONS), limit=CONNECTIONS)
 
 
 def connection_for(destination: Destination) -> Any:

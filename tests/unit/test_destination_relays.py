@@ -16,6 +16,7 @@ from celery_outbox_steps.envelope import EVENT_VERSION
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.fleet import Pause
 from celery_outbox_steps.publishers.broker import Broker
+from celery_outbox_steps.publishers.pool import Deadline, pooled_producer
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 from celery_outbox_steps.worker import destinations as module
@@ -453,6 +454,16 @@ class TestInAWorker:
         (member,) = bench.store.fleet().members
         assert member.member.state == "stopped"
         slow.go.release()
+
+
+def test_a_broker_that_was_closed_connects_again_at_once() -> None:
+    (destination,) = destinations({"a": {"url": "memory://"}}).values()
+    broker, begin = Broker(destination), monotonic()
+    for _ in range(2):
+        with pooled_producer(broker, Deadline(3)) as producer:
+            assert producer.connection.connected
+        broker.close()
+    assert monotonic() - begin < 2
 
 
 def test_an_idle_one_claims_once_per_idle_time(bench: Bench) -> None:
