@@ -88,8 +88,10 @@ class PublishStep:
     def _publish_together(self, batch: Batch) -> list[ClaimedMessage]:
         """Publish the rows without a history together. Returns those that must be sent alone.
 
-        Rows with keys take as many rounds as one of the keys has rows: see `Batch.rounds`.
+        Rows with keys take as many rounds as one of the keys has rows: see `Batch.rounds`. What was
+        published is settled after `send_timeout` at the latest, and the rest is claimed again.
         """
+        end = self._clock() + self._timeout
         rows = list(batch.unsent.values())
         with_history = [row for row in rows if row.has_history]
         fresh = [row for row in rows if not row.has_history] if with_history else rows
@@ -98,7 +100,7 @@ class PublishStep:
             if number:
                 self._claims.keep_lease(batch)
             held_back += self._publish_round(batch, ready)
-            if batch.suspects or self._should_stop_sending():
+            if batch.suspects or self._should_stop_sending() or self._clock() >= end:
                 break
         return held_back + with_history
 
