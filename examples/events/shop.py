@@ -40,6 +40,7 @@ from django_integration import OutboxCelery  # noqa: E402  needs the settings
 
 app = OutboxCelery("shop")
 app.config_from_object("django.conf:settings", namespace="CELERY")
+app.set_default()
 
 
 def place(number: int) -> str:

@@ -38,6 +38,7 @@ from django_integration import OutboxCelery, once  # noqa: E402  needs the setti
 
 app = OutboxCelery("shipping")
 app.config_from_object("django.conf:settings", namespace="CELERY")
+app.set_default()
 
 
 @app.task(name="shipping.pack")

@@ -1,13 +1,18 @@
-"""A wheel of this checkout, where `pip install celery-outbox-steps` finds it."""
+"""A wheel of this checkout, where `pip install celery-outbox-steps` finds it, and a RabbitMQ."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.processes import clean_environment, run
+from tests.harness.servers import PrivateServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +24,11 @@ def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
          str(ROOT)], dist, env)  # fmt: skip
     links = f"{dist} {env.get('PIP_FIND_LINKS', '')}".strip()
     return {**env, "PIP_FIND_LINKS": links, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+    """A private one, on which examples may use the names that they have."""
+    server = PrivateServer("rabbitmq", tmp_path_factory.mktemp("rabbitmq"))
+    yield server
+    server.teardown()

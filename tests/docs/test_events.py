@@ -16,12 +16,13 @@ from kombu import Connection, Queue
 
 from tests.docs.pages import ROOT
 from tests.docs.processes import clean_environment, run, running
-from tests.harness.servers import PrivateServer
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.harness.servers import PrivateServer
 
 EXAMPLES = ROOT / "examples" / "events"
 PLAIN = ("kombu", "pika", "faststream")
@@ -83,16 +84,12 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    server = PrivateServer("rabbitmq", tmp_path_factory.mktemp("rabbitmq"))
-    try:
-        with ExitStack() as processes:
-            url = f"{server.service.url.rstrip('/')}/%2F"
-            stage = Stage(url, tmp_path_factory.mktemp("events"))
-            stage.start(processes)
-            yield stage
-    finally:
-        server.teardown()
+def stage(rabbitmq: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    url = f"{rabbitmq.service.url.rstrip('/')}/%2F"
+    with ExitStack() as processes:
+        stage = Stage(url, tmp_path_factory.mktemp("events"))
+        stage.start(processes)
+        yield stage
 
 
 def test_every_consumer_gets_every_event_and_the_other_installation_its_tasks(stage: Stage) -> None:
