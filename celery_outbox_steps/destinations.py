@@ -14,11 +14,15 @@ from dataclasses import dataclass, field, fields
 from string import Formatter
 from typing import Any
 
+from kombu.serialization import dumps
+from kombu.utils.url import sanitize_url
+
 from celery_outbox_steps.errors import ConfigurationError
 from celery_outbox_steps.kinds import BOOLEAN, COUNT, RETRIES, SECONDS, Kind
 
 SETTING = "CELERY_OUTBOX_DESTINATIONS"
 LONGEST_NAME = 100
+MASK = "********"
 AMQP_SCHEMES = {"amqp", "amqps", "pyamqp", "librabbitmq"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PLACEHOLDERS = {"name", "key"}
@@ -58,6 +62,11 @@ class Destination:
     ssl: Any = field(default=False, repr=False)
     relay_options: Mapping[str, Any] = field(default_factory=dict)
     """Values of this destination for some of `RELAY_OPTIONS`."""
+
+    @property
+    def described(self) -> str:
+        """Its place in the setting, for errors."""
+        return f"{SETTING}[{self.name!r}]"
 
     @property
     def is_amqp(self) -> bool:
@@ -101,6 +110,24 @@ OPTIONS = sorted(
 )
 
 
+def masked(value: Any) -> Any:
+    """The setting for people: without what may be secret in a URL."""
+    if not isinstance(value, Mapping):
+        return f"a {type(value).__name__}"
+    return {
+        name: {**options, "url": _masked_url(options.get("url"))}
+        if isinstance(options, Mapping)
+        else f"a {type(options).__name__}"
+        for name, options in value.items()
+    }
+
+
+def _masked_url(url: Any) -> Any:
+    if isinstance(url, (list, tuple)):
+        return [_masked_url(each) for each in url]
+    return sanitize_url(url.partition("?")[0], MASK) if _is_url(url) else MASK
+
+
 def _destination(name: Any, options: Any) -> Destination:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise ConfigurationError(
@@ -130,8 +157,10 @@ def _checked(name: str, option: Any, value: Any) -> Any:
     words, kind = _KINDS.get(option, ("", object))
     if not isinstance(value, kind) or (option == "url" and not _is_url(value)):
         raise _error(name, f'has a wrong "{option}": it must be {words}')
-    if option == "routing_key":
-        _check_format(name, value)
+    if option == "routing_key" and not _is_format(value):
+        raise _error(name, 'has a wrong "routing_key": its placeholders are {name} and {key}')
+    if option == "serializer" and not _can_serialize(value):
+        raise _error(name, f'has a wrong "serializer": it must be {words}, and installed')
     return value
 
 
@@ -147,13 +176,20 @@ def _is_url(value: Any) -> bool:
     return bool(urls) and all(isinstance(each, str) and "://" in each for each in urls)
 
 
-def _check_format(name: str, routing_key: Any) -> None:
+def _is_format(text: str) -> bool:
     try:
-        found = {each for _, each, _, _ in Formatter().parse(routing_key) if each is not None}
-    except ValueError:
-        found = {""}
-    if not found <= _PLACEHOLDERS:
-        raise _error(name, 'has a wrong "routing_key": its placeholders are {name} and {key}')
+        text.format(name="", key="")
+        return {each for _, each, _, _ in Formatter().parse(text)} <= {*_PLACEHOLDERS, None}
+    except (ValueError, LookupError, AttributeError):
+        return False
+
+
+def _can_serialize(serializer: str) -> bool:
+    try:
+        dumps({}, serializer)
+    except Exception:  # noqa: BLE001  each raises errors of its own
+        return False
+    return True
 
 
 def _error(name: str, what: str) -> ConfigurationError:

@@ -415,6 +415,14 @@ def validate(conf: Mapping[str, Any]) -> None:
     refuse_unknown(conf)
     for setting in SETTINGS:
         load(conf, setting.name)
+    refuse_contradictions(conf)
+
+
+def refuse_contradictions(conf: Mapping[str, Any]) -> None:
+    """Refuse values that are right each, but not together; also those of a destination."""
+    config = RelayConfig.from_conf(conf)
+    for destination in read(conf, "destinations").values():
+        config.of(destination)
 
 
 def unknown(names: Iterable[Any]) -> list[str]:
@@ -478,11 +486,19 @@ class RelayConfig:
     @classmethod
     def from_app(cls, app: Any) -> RelayConfig:
         """The app's settings, validated. In a worker, its flags have been written into them."""
-        return cls(**{field.name: read(app.conf, field.name) for field in fields(cls)})
+        return cls.from_conf(app.conf)
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, Any]) -> RelayConfig:
+        """The same from a configuration."""
+        return cls(**{field.name: read(conf, field.name) for field in fields(cls)})
 
     def of(self, destination: Destination) -> RelayConfig:
         """The configuration with the destination's own values."""
-        return replace(self, **destination.relay_options)
+        try:
+            return replace(self, **destination.relay_options)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{destination.described}: {error}") from None
 
     @property
     def lease(self) -> float:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -29,7 +28,14 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from celery_outbox_steps.errors import ConfigurationError, StoreError
-from celery_outbox_steps.settings import SETTINGS, RelayConfig, Setting, meant_by, read, unknown
+from celery_outbox_steps.settings import (
+    SETTINGS,
+    Setting,
+    meant_by,
+    read,
+    refuse_contradictions,
+    unknown,
+)
 from celery_outbox_steps.worker.options import ADD_THE_STEP, has_step
 from django_integration.app import OutboxCelery
 from django_integration.conf import celery_app, django_settings, is_imported_by_project
@@ -208,7 +214,7 @@ def _unknown_databases(values: dict[str, Any]) -> Iterator[CheckMessage]:
 
 def _contradictions(values: dict[str, Any]) -> Iterator[CheckMessage]:
     try:
-        RelayConfig.from_app(SimpleNamespace(conf=values))
+        refuse_contradictions(values)
     except ConfigurationError as exc:
         yield Error(str(exc), hint="Change one of the two.", id="celery_outbox.E005")
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import LazySettings
 
+from celery_outbox_steps.destinations import masked
+from celery_outbox_steps.settings import BY_NAME
 from django_integration.upstream.celery import (
     LOOKS_MAP_BY_MAP,
     CelerySettings,
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
 
 class WatchedSettings(CelerySettings):  # type: ignore[misc]
     """Celery's settings, which report every change."""
+
+    def table(self, with_defaults: bool = False, censored: bool = True) -> Any:  # noqa: FBT001
+        """As Celery's, for `inspect conf` and `celery report`: it masks the password of the app's
+        broker, and those of destinations need it as much."""
+        found = super().table(with_defaults, censored)
+        for name in found:
+            if censored and name.lower().endswith(BY_NAME["destinations"].conf_name):
+                found[name] = masked(found[name])
+        return found
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
