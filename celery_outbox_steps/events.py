@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SPEC_VERSION = "1.0"
 BINARY_TYPE = "application/octet-stream"
 PERSISTENT, TRANSIENT = 2, 1
+TRACE = ("traceparent", "tracestate")
+"""The caller's trace: headers of these names, which tracing libraries read, and attributes of the
+distributed tracing extension, which libraries for CloudEvents read."""
 
 
 def seal_event(
@@ -74,11 +77,12 @@ class EventOpener:
     def _message(self, row: ClaimedMessage, options: dict[str, Any]) -> Message:
         content_type = options.get("type", JSON_TYPE[0])
         is_json = row.payload is None
+        headers = options.get("headers", {})
         return Message(
             body=row.args.encode() if row.payload is None else row.payload,
             content_type=content_type,
             content_encoding=JSON_TYPE[1] if is_json else "binary",
-            headers={**options.get("headers", {}), **self._attributes(row, options)},
+            headers={**headers, **self._attributes(row, options, headers)},
             properties={"delivery_mode": self._delivery_mode, "message_id": row.task_id},
             priority=None,
             exchange=self._destination.exchange,
@@ -88,7 +92,9 @@ class EventOpener:
             is_task=False,
         )
 
-    def _attributes(self, row: ClaimedMessage, options: dict[str, Any]) -> dict[str, str]:
+    def _attributes(
+        self, row: ClaimedMessage, options: dict[str, Any], headers: dict[str, Any]
+    ) -> dict[str, Any]:
         """The attributes of CloudEvents; the content type says what `datacontenttype` would."""
         found = {
             "specversion": SPEC_VERSION,
@@ -99,6 +105,7 @@ class EventOpener:
         }
         if "key" in options:
             found["partitionkey"] = options["key"]
+        found |= {name: headers[name] for name in TRACE if name in headers}
         return {f"{self._prefix}{name}": value for name, value in found.items()}
 
 

@@ -38,7 +38,11 @@ from django_integration.celery_hooks.tasks import (
 )
 from django_integration.conf import NOT_INSTALLED, DjangoDefaults, is_installed
 from django_integration.enqueue.capture import CapturingProducer
-from django_integration.enqueue.destination import DESTINATION, take_destination
+from django_integration.enqueue.destination import (
+    DESTINATION,
+    refuse_destination,
+    take_destination,
+)
 from django_integration.enqueue.headers import with_headers
 from django_integration.enqueue.hold import when_of, without_time
 from django_integration.enqueue.keys import KEY, ON_CONFLICT, drop_key, take_key, wanted_key
@@ -101,7 +105,8 @@ class OutboxCelery(DjangoTaskByDefault):
     def send_task(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Store the call; same arguments as Celery's, and `outbox_using` for a database alias.
 
-        `outbox_destination` names another broker, whose workers run the task.
+        `outbox_destination` names another broker of `CELERY_OUTBOX_DESTINATIONS`, whose workers run
+        the task; the rest of a chain is sent by them too. `outbox_key` is not for such calls.
 
         With `outbox_key`, only if no call with this key waits; `outbox_on_conflict="replace"` puts
         it in that one's place. The result's `was_stored` tells; its id is of the one that waits.
@@ -222,6 +227,7 @@ class OutboxCelery(DjangoTaskByDefault):
         """
         settings = self.outbox.settings
         drop_key(kwargs)
+        refuse_destination(kwargs)
         with bypassing_outbox(bypass=False):
             _forget_last_eta(kwargs)
             if settings.adds_headers:

@@ -163,17 +163,27 @@ class Journal:
 
     def _note_outage(self, result: BatchResult) -> None:
         """Log the beginning and the end of an outage, not each batch in between."""
-        to, whose = self._destination, "broker" if self._destination is None else "destination"
-        named = () if to is None else (to,)
         if result.outage and not self._in_outage:
-            event = f"celery_outbox_{whose}_unavailable"
-            self._event(event, *named, result.outage, rows=result.deferred)
+            self._note_unavailable(result)
         elif self._in_outage and result.published and not result.outage:
-            self._event(f"celery_outbox_{whose}_recovered", *named)
+            self._note_available()
         if result.outage:
             self.last_error, self._in_outage = result.outage, True
         elif result.published:
             self._in_outage = False
+
+    def _note_unavailable(self, result: BatchResult) -> None:
+        why, rows, to = result.outage, result.deferred, self._destination
+        if to is None:
+            self._event("celery_outbox_broker_unavailable", why, rows=rows)
+        else:
+            self._event("celery_outbox_destination_unavailable", to, why, rows=rows)
+
+    def _note_available(self) -> None:
+        if self._destination is None:
+            self._event("celery_outbox_broker_recovered")
+        else:
+            self._event("celery_outbox_destination_recovered", self._destination)
 
     def _note_failure(self, outcome: Retry | Dead) -> None:
         """Log a failure in the caller's context, so that the line has the caller's request id."""
@@ -184,8 +194,7 @@ class Journal:
             "retries": _attempts(outcome),
             "error": outcome.error,
         }
-        to = "" if self._destination is None else f" for {self._destination}"
-        args = (message.task_name, f"{message.task_id}{to}", outcome.error)
+        args = (message.task_name, self._named(message), outcome.error)
         with self._recorders.about(message):
             if isinstance(outcome, Dead):
                 self._event("celery_outbox_dead_letter", *args, **fields)
@@ -196,7 +205,13 @@ class Journal:
     def _note_expired(self, message: ClaimedMessage) -> None:
         name, task_id = message.task_name, message.task_id
         with self._recorders.about(message):
-            self._event("celery_outbox_expired", name, task_id, task_name=name, task_id=task_id)
+            args = (name, self._named(message))
+            self._event("celery_outbox_expired", *args, task_name=name, task_id=task_id)
+
+    def _named(self, message: ClaimedMessage) -> str:
+        """Which message, for people."""
+        to = "" if self._destination is None else f" for {self._destination}"
+        return f"{message.task_id}{to}"
 
     def _event(self, name: str, *args: Any, **options: Any) -> None:
         log(name, *args, **self._fields, **options)

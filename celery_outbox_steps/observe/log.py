@@ -33,8 +33,8 @@ class Event(NamedTuple):
 
 
 RELAY = ("database", "relay")
-"""The fields that tell relays apart."""
-MESSAGE = (*RELAY, "destination", "task_id", "task_name", "retries", "error")
+"""The fields that tell relays apart. Lines of a relay for a destination have `destination` too."""
+MESSAGE = (*RELAY, "task_id", "task_name", "retries", "error")
 
 RELAY_EVENTS = {
     "celery_outbox_relay_started": Event(

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 OTHER = "other"
 """The `task_name` of tasks that are not on the allow-list."""
 
-ROW_STATES = ("waiting", "in_flight", "backing_off", "scheduled", "held_back")
+ROW_STATES = ("waiting", "in_flight", "backing_off", "scheduled")
 """The values of the tag `state` of `rows`."""
+
+DELIVERY_STATES = (*ROW_STATES, "held_back")
+"""The same for a destination, where a message waits for earlier ones with its key."""
 
 SETTINGS = ("metrics", "metrics_task_names")
 """The settings that a meter depends on."""
@@ -51,7 +54,8 @@ class Metric(NamedTuple):
 
 DATABASE = ("database",)
 LANE = ("database", "destination")
-"""`destination` is missing, or empty in Prometheus, for the app's own broker."""
+"""`destination` is missing for the app's own broker. Prometheus gets an empty one, which means the
+same to it: series of a project without destinations are what they always were."""
 MESSAGE_TAGS = (*LANE, "task_name")
 BATCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG_BUCKETS = (*BATCH_BUCKETS, 60.0, 120.0, 300.0, 900.0, 3600.0)
@@ -59,7 +63,7 @@ METRICS = {
     "messages.enqueued": Metric(
         "counter",
         MESSAGE_TAGS,
-        "Calls stored, counted at the commit.",
+        "Calls and events stored, counted at the commit. `task_name` is that of the event.",
         "celery_outbox_messages_enqueued_total",
     ),
     "messages.published": Metric(
@@ -100,7 +104,7 @@ METRICS = {
     ),
     "tasks.failed": Metric(
         "counter",
-        MESSAGE_TAGS,
+        (*DATABASE, "task_name"),
         "Tasks that failed for good and are kept as dead letters (`keep_failed_tasks`).",
         "celery_outbox_tasks_failed_total",
     ),
@@ -113,7 +117,8 @@ METRICS = {
     "rows": Metric(
         "gauge",
         (*LANE, "state"),
-        "Rows that are not published yet: waiting, in_flight, backing_off, scheduled or held_back.",
+        "Rows that are not published yet: waiting, in_flight, backing_off or scheduled; for a "
+        "destination also held_back, behind an earlier one with the same key.",
         "celery_outbox_rows",
     ),
     "dead_letters": Metric(
@@ -243,6 +248,11 @@ METRIC_OF = {
 }
 
 
+def row_states(tags: Mapping[str, str]) -> tuple[str, ...]:
+    """The states that rows of a relay with these tags can have."""
+    return DELIVERY_STATES if "destination" in tags else ROW_STATES
+
+
 class Metrics(Recorder):
     """Measures batches, samples and commits. Counters are added up, not sent per message."""
 
@@ -279,7 +289,7 @@ class Metrics(Recorder):
     def on_sample(self, database: str, sample: Sample) -> None:
         tags = self._tags(database)
         self._meter.measure("oldest_due_age_seconds", sample.oldest_due_seconds, tags)
-        for state in ROW_STATES:
+        for state in row_states(tags):
             self._meter.measure("rows", getattr(sample, state), {**tags, "state": state})
         self._meter.measure("queue.depth", sample.depth, tags)
         self._meter.measure("dead_letter.count", sample.dead_letters, tags)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_outbox_steps import fleet
-from celery_outbox_steps.observe.metrics import ROW_STATES, Gauge
+from celery_outbox_steps.observe.metrics import Gauge, row_states
 from celery_outbox_steps.store import MESSAGE, TASK
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _of_relay(
 
 def _of_table(sample: Sample, tags: Mapping[str, str]) -> Iterator[Gauge]:
     yield Gauge("oldest_due_age_seconds", sample.oldest_due_seconds, tags)
-    for state in ROW_STATES:
+    for state in row_states(tags):
         yield Gauge("rows", getattr(sample, state), {**tags, "state": state})
     messages = sample.dead_letters - sample.failed_tasks
     for kind, count in ((MESSAGE, messages), (TASK, sample.failed_tasks)):

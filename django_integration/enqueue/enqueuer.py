@@ -66,6 +66,13 @@ IN_ASYNC_CODE = (
     "with `await sync_to_async(function)(...)`."
 )
 
+EVENT_IN_ASYNC_CODE = (
+    "An event can't be stored from inside a running event loop, because Django's database access "
+    "would block it. Use `await app.outbox.apublish(...)`. To store it together with your data, "
+    "put both into a function with `transaction.atomic()` and call that with "
+    "`await sync_to_async(function)(...)`."
+)
+
 STILL_BUFFERED = (
     "This call waits for the end of an outbox_bulk() block that began outside the current "
     "atomic() block. Revoke or reschedule it outside the inner atomic() block, or after the bulk."
@@ -194,7 +201,11 @@ class Enqueuer:
             content_type=content_type,
         )
         rows = rows_of(event, destinations_of(to, self.settings), self._app)
-        self._store_rows(self.database(name, using), rows)
+        try:
+            connection = self.database(name, using)
+        except SynchronousOnlyOperation as exc:
+            raise SynchronousOnlyOperation(EVENT_IN_ASYNC_CODE) from exc
+        self._store_rows(connection, rows)
         return event.id
 
     async def apublish(self, *args: Any, **kwargs: Any) -> str:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from django_integration.schema import When
 
 LONGEST_NAME = 200
-LONGEST_ROUTING_KEY = 255
-"""Bytes that AMQP allows."""
+LONGEST_SHORT_STRING = 255
+"""Bytes that AMQP allows for a routing key and a content type."""
 
 
 class Event(NamedTuple):
@@ -67,8 +67,10 @@ def event_of(
         )
     if key is not None and (not isinstance(key, str) or not key or not key.isprintable()):
         raise OutboxError(f"The key of an event is a text that is not empty, and not {key!r}.")
-    if headers is not None and not isinstance(headers, Mapping):
-        raise OutboxError(f"The headers of an event are a dictionary, and not {headers!r}.")
+    if headers is not None:
+        _check_headers(headers)
+    if content_type is not None and not _is_content_type(content_type):
+        raise OutboxError(f"A content type is a text such as image/png, and not {content_type!r}.")
     given = {name: value for name, value in when.items() if value is not None}
     return Event(
         str(uuid.uuid4()),
@@ -83,10 +85,10 @@ def event_of(
 
 def destinations_of(to: Any, settings: EnqueueSettings) -> list[Destination]:
     """The destinations that a call names."""
-    names = [to] if isinstance(to, str) else list(to or ()) if isinstance(to, Iterable) else [to]
-    if not names:
+    names = [to] if isinstance(to, str) or not isinstance(to, Iterable) else list(to)
+    if not names or to is None:
         raise OutboxError('Name at least one destination: to=["events"].')
-    return [settings.destination(name) for name in dict.fromkeys(names)]
+    return list({each.name: each for each in map(settings.destination, names)}.values())
 
 
 def rows_of(event: Event, to: Iterable[Destination], app: Any) -> list[Row]:
@@ -155,18 +157,42 @@ def _json(data: Any, name: str) -> str:
         ) from error
 
 
+def _check_headers(headers: Any) -> None:
+    """Headers are what every broker can carry: texts, numbers, and lists and dictionaries."""
+    if not isinstance(headers, Mapping):
+        raise OutboxError(f"The headers of an event are a dictionary, and not {headers!r}.")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise OutboxError(
+                f"The name of a header is a text that is not empty, and not {name!r}."
+            )
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise OutboxError(
+                f"The header {name!r} can't be sent: {error}. A header is a text, a number, True,"
+                " False or None; give anything else as a text."
+            ) from error
+
+
 def _check_for(destination: Destination, event: Event, headers: Mapping[str, Any]) -> None:
     """Refuse what an AMQP broker would not take, while there is a caller to tell."""
     if not destination.is_amqp:
         return
     routing_key = destination.routing_key_of(event.name, event.key)
-    if len(routing_key.encode()) > LONGEST_ROUTING_KEY:
+    if len(routing_key.encode()) > LONGEST_SHORT_STRING:
         raise OutboxError(
             f"The routing key of {event.name} for {destination.name!r} has more than"
-            f" {LONGEST_ROUTING_KEY} bytes, which AMQP does not allow: use a shorter key or format."
+            f" {LONGEST_SHORT_STRING} bytes, which AMQP does not allow: use a shorter key or"
+            " format."
         )
     if headers:
-        refuse_unsendable_headers(headers)
+        try:
+            refuse_unsendable_headers(headers)
+        except Exception as error:
+            raise OutboxError(
+                f"The headers of {event.name} can't be sent to {destination.name!r}: {error}"
+            ) from error
 
 
 def _redacted(event: Event, settings: EnqueueSettings) -> tuple[str | None, str | None]:
@@ -178,6 +204,10 @@ def _redacted(event: Event, settings: EnqueueSettings) -> tuple[str | None, str 
     text = _json(event.data, event.name)
     args, _ = redact(settings.redactor, event.name, lambda: ([json.loads(text)], {}))
     return args, "{}"
+
+
+def _is_content_type(text: Any) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= LONGEST_SHORT_STRING and _is_plain(text)
 
 
 def _is_plain(text: str) -> bool:

@@ -42,6 +42,11 @@ class LaneStore:
         self._claimed_in = 0
         """Which of the session's connections has claimed."""
 
+    @property
+    def destination(self) -> str | None:
+        """What its rows are for; None: the app's own broker."""
+        return self._lane.destination
+
     def claim(
         self,
         limit: int,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROW = ClaimedMessage(1, "id", "task", "[]", "{}", "{}", None, 0, 1, None, None, None, None, 0.0)
+TAGS = {"database": "default"}
 COUNTS = {
     ("messages.published", "shop.ship_order"): 3,
     ("messages.published", "shop.bill_order"): 2,
@@ -59,7 +60,7 @@ def conf(**values: Any) -> Any:
 
 def test_counters_carry_the_task_name() -> None:
     sink = Kept()
-    Meter(sink).count_messages(COUNTS, "default")
+    Meter(sink).count_messages(COUNTS, TAGS)
     assert sink.calls == [
         ("messages.published", 3, "shop.ship_order"),
         ("messages.published", 2, "shop.bill_order"),
@@ -69,13 +70,13 @@ def test_counters_carry_the_task_name() -> None:
 
 def test_with_an_empty_list_there_is_no_tag_and_counters_are_added_up() -> None:
     sink = Kept()
-    Meter(sink, task_names=()).count_messages(COUNTS, "default")
+    Meter(sink, task_names=()).count_messages(COUNTS, TAGS)
     assert sink.calls == [("messages.published", 5, None), ("messages.failed", 1, None)]
 
 
 def test_the_allow_list_takes_names_and_patterns() -> None:
     sink = Kept()
-    Meter(sink, task_names=("mail.*", "shop.ship_order")).count_messages(COUNTS, "default")
+    Meter(sink, task_names=("mail.*", "shop.ship_order")).count_messages(COUNTS, TAGS)
     assert sink.calls == [
         ("messages.published", 3, "shop.ship_order"),
         ("messages.published", 2, "other"),
@@ -96,9 +97,9 @@ def test_every_metric_that_is_pushed_is_sent_with_its_kind_and_tags_and_no_other
         def timing(self, name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
             sent[name] = "timing", tuple(tags)
 
-    metrics = Metrics(Meter(Catalogue()))
-    metrics.on_enqueued("default", {"shop.ship_order": 1})
-    metrics.on_failed_task("default", "shop.ship_order")
+    metrics = Metrics(Meter(Catalogue()), "events")
+    metrics.on_enqueued("default", {"shop.ship_order": 1}, "events")
+    Metrics(Meter(Catalogue())).on_failed_task("default", "shop.ship_order")
     failed = Retry(ROW, "", 1.0), Dead(ROW, "", 1), Deferred(ROW, "", 1.0)
     outcomes = (Published(ROW), *failed, Expired(ROW))
     metrics.on_batch("default", BatchResult(outcomes, claimed=5, fenced=1))
@@ -108,13 +109,34 @@ def test_every_metric_that_is_pushed_is_sent_with_its_kind_and_tags_and_no_other
     }
 
 
+def test_what_is_about_the_apps_own_broker_has_no_destination() -> None:
+    """Not even an empty one: dashboards that know no destinations select their series as before."""
+    seen: dict[str, Mapping[str, str]] = {}
+
+    class Tags:
+        def increment(self, name: str, value: int, tags: Mapping[str, str]) -> None:
+            seen[name] = tags
+
+        def gauge(self, name: str, value: float, tags: Mapping[str, str]) -> None:
+            seen[f"{name} {tags.get('state', '')}"] = tags
+
+        timing = gauge
+
+    metrics = Metrics(Meter(Tags()))
+    metrics.on_enqueued("default", {"shop.ship_order": 1})
+    metrics.on_batch("default", BatchResult((Published(ROW),), claimed=1, fenced=1))
+    metrics.on_sample("default", MemoryStore().sample())
+    assert not any("destination" in tags for tags in seen.values())
+    assert "rows held_back" not in seen
+
+
 def test_several_sinks_get_the_same_and_one_that_breaks_stops_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     one, other = Kept(), Kept()
     meter = Meter(one, Broken(), other)  # type: ignore[arg-type]
     with caplog.at_level(logging.DEBUG, "celery_outbox"):
-        meter.count_messages(COUNTS, "default")
+        meter.count_messages(COUNTS, TAGS)
         meter.distribute("publish.lag_seconds", [1.0], {})
     assert one.calls == other.calls
     assert len(one.calls) == 3
@@ -125,7 +147,7 @@ def test_several_sinks_get_the_same_and_one_that_breaks_stops_no_other(
 def test_a_broken_sink_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     meter = Meter(Broken())  # type: ignore[arg-type]
     with caplog.at_level(logging.DEBUG, "celery_outbox"):
-        meter.count_messages(COUNTS, "default")
+        meter.count_messages(COUNTS, TAGS)
         meter.measure("queue.depth", 1, {})
         meter.time("batch.duration_ms", 1.0, {})
     (record,) = caplog.records
@@ -142,7 +164,7 @@ def test_the_sink_is_a_dotted_path_or_a_callable() -> None:
     sink = Kept()
     meter = meter_for(conf(metrics=lambda app: sink, metrics_task_names=[]))
     assert meter is not None
-    meter.count_messages(COUNTS, "default")
+    meter.count_messages(COUNTS, TAGS)
     assert sink.calls[0] == ("messages.published", 5, None)
 
 

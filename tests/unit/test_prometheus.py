@@ -23,7 +23,7 @@ from celery_outbox_steps.observe.recorders import prometheus
 from celery_outbox_steps.observe.recorders.prometheus import PrometheusSink
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
-from celery_outbox_steps.worker import service as services
+from celery_outbox_steps.worker import thread as threads
 from celery_outbox_steps.worker.gauges import STATES
 from celery_outbox_steps.worker.group import RelayGroup
 from celery_outbox_steps.worker.service import RelayService
@@ -44,7 +44,7 @@ from celery_outbox_steps.observe.metrics import meter_for
 meter = meter_for(SimpleNamespace(conf={"outbox_metrics": "prometheus"}))
 for _ in range(2):
     if not os.fork():
-        meter.count_messages({("messages.enqueued", "shop.ship"): 2}, "default")
+        meter.count_messages({("messages.enqueued", "shop.ship"): 2}, {"database": "default"})
         os._exit(0)
     os.wait()
 print(meter.page().body.decode())
@@ -56,12 +56,13 @@ def meter(**options: Any) -> Meter:
 
 
 def scrape(meter: Meter) -> dict[str, float]:
-    """Every sample of a scrape, with its labels in the name."""
+    """Every sample of a scrape, with its labels in the name. As in Prometheus, an empty label is
+    none."""
     page = meter.page()
     assert page is not None
     assert page.content_type.startswith("text/plain; version=")
     return {
-        f"{each.name}{sorted(each.labels.values())}": each.value
+        f"{each.name}{sorted(filter(None, each.labels.values()))}": each.value
         for family in parsed(page.body.decode())
         for each in family.samples
         if not each.name.endswith("_created")
@@ -84,7 +85,7 @@ class Source:
 
 def test_counters_have_conventional_names_and_labels() -> None:
     made = meter()
-    made.count_messages(COUNTED, "default")
+    made.count_messages(COUNTED, {"database": "default"})
     name = "celery_outbox_messages_published_total"
     assert named(made, name) == {
         f"{name}['default', 'shop.bill']": 2,
@@ -94,8 +95,16 @@ def test_counters_have_conventional_names_and_labels() -> None:
 
 def test_without_task_names_there_is_one_series() -> None:
     made = meter(task_names=())
-    made.count_messages(COUNTED, "default")
+    made.count_messages(COUNTED, {"database": "default"})
     assert list(named(made, "celery_outbox_messages_published_total").values()) == [5]
+
+
+def test_the_series_of_a_destination_are_apart_from_those_of_the_apps_own_broker() -> None:
+    made = meter(task_names=())
+    made.count_messages(COUNTED, {"database": "default"})
+    made.count_messages(COUNTED, {"database": "default", "destination": "events"})
+    name = "celery_outbox_messages_published_total"
+    assert named(made, name) == {f"{name}['default']": 5, f"{name}['default', 'events']": 5}
 
 
 def test_the_lag_of_each_message_is_in_the_histogram_and_the_duration_of_the_batch() -> None:
@@ -164,7 +173,8 @@ def test_in_multiprocess_mode_a_worker_exports_what_its_children_counted(tmp_pat
         [sys.executable, "-c", CHILDREN], capture_output=True, text=True, check=True,
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
     )  # fmt: skip
-    assert 'enqueued_total{database="default",task_name="shop.ship"} 4.0' in done.stdout
+    labels = 'database="default",destination="",task_name="shop.ship"'
+    assert f"enqueued_total{{{labels}}} 4.0" in done.stdout
 
 
 def test_every_app_of_a_process_counts_in_the_default_registry() -> None:
@@ -248,7 +258,7 @@ def test_a_sample_that_is_out_of_date_is_not_shown(
     relay = two[0]
     relay.started()
     wait_for(lambda: len(relay.rows()) == 4)
-    monkeypatch.setattr(services, "SAMPLE_KEPT", -1.0)
+    monkeypatch.setattr(threads, "SAMPLE_KEPT", -1.0)
     assert relay.rows() == {}
 
 
