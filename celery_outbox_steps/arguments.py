@@ -17,7 +17,10 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHOOSE = "Specify which dead letters: ids, --task-name, --kind, --since, --until or --all."
+CHOOSE = (
+    "Specify which dead letters: ids, --task-name, --kind, --destination, --since, --until or"
+    " --all."
+)
 WATCH_SECONDS = 2.0
 KINDS = ("message", "task")
 """Those of `celery_outbox_steps.store`, which every `celery` command would have to import here."""
@@ -94,6 +97,28 @@ def _list_limit(first: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     )
 
 
+DATABASES = click.option(
+    "--database",
+    "databases",
+    multiple=True,
+    metavar="ALIAS",
+    help="Only the outbox in this database. May be repeated. Default: every database that has one.",
+)
+
+
+def _destination(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--destination", metavar="NAME", help=f"Only {what} for this destination.")
+
+
+DEAD_DESTINATION = _destination("dead letters")
+SCHEDULED_DESTINATION = _destination("messages")
+DRAIN_DESTINATION = click.option(
+    "--destination",
+    metavar="NAME",
+    help="Only the messages for this destination, also if it is paused.",
+)
+PAUSED_DESTINATION = click.argument("destination", required=False)
+REASON = click.option("--reason", metavar="TEXT", help="Why, for everybody who looks.")
 IDS = click.argument("ids", nargs=-1, type=int)
 TASK_IDS = click.argument("task_ids", nargs=-1, required=True)
 TASK_NAME = click.option(

@@ -1,4 +1,5 @@
-"""`celery -A proj outbox status | scheduled | cancel | send-now | drain | dead | replay | purge`.
+"""`celery -A proj outbox status | scheduled | cancel | send-now | pause | resume | drain | dead |
+replay | purge`.
 
 The one implementation of every command: `django_integration.management` takes arguments, help and
 code from here. Loaded by every `celery` command through the entry point `celery.commands`, so it
@@ -20,6 +21,7 @@ from celery_outbox_steps.status_text import (
     FATES,
     counted,
     dead_text,
+    paused_lines,
     scheduled_text,
     status_text,
 )
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 NOT_DEAD = "No dead letter that matches has the id {}."
+LEFT_PAUSED = "Paused, and left as it is: {}. `drain --destination` publishes it all the same."
+LEFT_PACED = "A release rate leaves messages for their turn: relays publish them then, or a drain."
+AT_ONCE = "The relays have been told."
+SOON = "The workers can't be told ({}); their relays see it within 3 s."
 MORE = "There are more than these {}: use a larger --limit."
 STDOUT = "celery_outbox_steps.cli.stdout"
 """Key in click's `Context.meta` of the file that a command writes to, if not sys.stdout."""
@@ -58,25 +64,28 @@ def outbox(ctx: click.Context) -> None:
 @arguments.TOP
 @arguments.WATCH
 @arguments.FORMAT
+@arguments.DATABASES
 @arguments.JSON
 @click.pass_context
 def status(
     ctx: click.Context,
     max_age: float | None,
     top: int,
+    *,
     watch: float | None,
     output_format: str,
-    *,
+    databases: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Say whether messages get through, and if not, why; then the numbers and the relays."""
     output = Output(ctx, as_json=as_json or output_format == "json")
-    is_late = _print_status(ctx.obj.app, top, max_age, output)
+    asked = ctx.obj.app, top, max_age, databases
+    is_late = _print_status(output, *asked)
     try:
         while watch:
             time.sleep(watch)
             output.print_line()
-            is_late = _print_status(ctx.obj.app, top, max_age, output)
+            is_late = _print_status(output, *asked)
     except KeyboardInterrupt:
         pass
     if is_late and max_age is not None:
@@ -85,16 +94,31 @@ def status(
 
 @outbox.command(cls=OutboxCommand)
 @arguments.SCHEDULED_TASK
+@arguments.SCHEDULED_DESTINATION
 @arguments.SCHEDULED_LIMIT
+@arguments.DATABASES
 @arguments.JSON
 @click.pass_context
-def scheduled(ctx: click.Context, task_name: str | None, limit: int, *, as_json: bool) -> None:
+def scheduled(
+    ctx: click.Context,
+    task_name: str | None,
+    destination: str | None,
+    limit: int,
+    databases: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
     """List the calls that are not due yet: when, which task, its id."""
     from celery_outbox_steps import operate
 
-    output = Output(ctx, as_json=as_json)
-    found, more = operate.scheduled(ctx.obj.app, task_name, limit)
-    output.print_line(json.dumps(found) if as_json else scheduled_text(found, task_name))
+    app, output = ctx.obj.app, Output(ctx, as_json=as_json)
+    if destination is not None:
+        operate.require_destination(app, destination, databases)
+    found, more = operate.scheduled(
+        app, task_name, limit, destination=destination, databases=databases
+    )
+    text = json.dumps(found) if as_json else scheduled_text(found, task_name, destination)
+    output.print_line(text)
     if more:
         click.echo(MORE.format(limit), err=True)
 
@@ -125,17 +149,60 @@ def send_now(ctx: click.Context, task_ids: tuple[str, ...], *, as_json: bool) ->
 
 
 @outbox.command(cls=OutboxCommand)
+@arguments.PAUSED_DESTINATION
+@arguments.REASON
+@arguments.DATABASES
+@click.pass_context
+def pause(
+    ctx: click.Context, destination: str | None, reason: str | None, databases: tuple[str, ...]
+) -> None:
+    """Pause a destination, or without a name the whole outbox, until it is resumed."""
+    from celery_outbox_steps import operate, remote
+    from celery_outbox_steps.fleet import NO_REASON
+
+    app = ctx.obj.app
+    operate.pause(app, reason or NO_REASON, remote.caller(), destination or "", databases)
+    what = f"Destination {destination}" if destination else "The outbox"
+    resume = f"celery -A proj outbox resume{f' {destination}' if destination else ''}"
+    told = _told(remote.tell_relays(app))
+    Output(ctx).print_line(
+        f"{what} is paused. Its messages wait in the table until: {resume}\n{told}"
+    )
+
+
+@outbox.command(cls=OutboxCommand)
+@arguments.PAUSED_DESTINATION
+@arguments.DATABASES
+@click.pass_context
+def resume(ctx: click.Context, destination: str | None, databases: tuple[str, ...]) -> None:
+    """End the pause of a destination, or without a name that of the whole outbox."""
+    from celery_outbox_steps import operate, remote
+
+    app, output = ctx.obj.app, Output(ctx)
+    was_paused = operate.resume(app, destination or "", databases)
+    what = f"Destination {destination}" if destination else "The outbox"
+    told = _told(remote.tell_relays(app, remote.PAUSE if destination else remote.RESUME))
+    output.print_line(f"{what} {'is resumed' if was_paused else 'was not paused'}. {told}")
+    for line in paused_lines(operate.paused_destinations(app, databases)):
+        output.print_line(line)
+
+
+@outbox.command(cls=OutboxCommand)
+@arguments.DRAIN_DESTINATION
+@arguments.DATABASES
 @arguments.JSON
 @click.pass_context
-def drain(ctx: click.Context, *, as_json: bool) -> None:
+def drain(
+    ctx: click.Context, destination: str | None, databases: tuple[str, ...], *, as_json: bool
+) -> None:
     """Publish every due message from this process, without a worker."""
     from celery_outbox_steps import operate
 
-    output = Output(ctx, as_json=as_json)
+    app, output = ctx.obj.app, Output(ctx, as_json=as_json)
     result = output.with_progress(
         "Draining",
-        operate.count_waiting(ctx.obj.app),
-        lambda progress: operate.drain(ctx.obj.app, progress),
+        operate.count_waiting(app, destination=destination, databases=databases),
+        lambda progress: operate.drain(app, progress, destination=destination, databases=databases),
     )
     done = {"published": result.published, "failed": result.retried, "dead": result.dead}
     expired = f", {result.expired} expired" if result.expired else ""
@@ -144,25 +211,41 @@ def drain(ctx: click.Context, *, as_json: bool) -> None:
         f"{result.published} published, {result.retried} to be tried again, "
         f"{counted(result.dead, 'dead letter')}{expired}",
     )
+    left = [] if destination else sorted(operate.paused_destinations(app, databases))
+    if left:
+        click.echo(LEFT_PAUSED.format(", ".join(left)), err=True)
+    if result.paced:
+        click.echo(LEFT_PACED, err=True)
 
 
 @outbox.command(cls=OutboxCommand)
 @arguments.TASK_NAME
 @arguments.KIND
+@arguments.DEAD_DESTINATION
 @arguments.DEAD_LIMIT
+@arguments.DATABASES
 @arguments.JSON
 @click.pass_context
 def dead(
-    ctx: click.Context, task_name: str | None, kind: str | None, limit: int, *, as_json: bool
+    ctx: click.Context,
+    task_name: str | None,
+    kind: str | None,
+    destination: str | None,
+    *,
+    limit: int,
+    databases: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """List the dead letters: id, when, kind, task, its id, why. `replay` takes the first id."""
     from celery_outbox_steps import operate
     from celery_outbox_steps.store import DeadLetters
 
-    output = Output(ctx, as_json=as_json)
-    which = DeadLetters(task_name=task_name, kind=kind)
-    found, more = operate.dead_letters(ctx.obj.app, which, limit)
-    output.print_line(json.dumps(found) if as_json else dead_text(found, task_name))
+    app, output = ctx.obj.app, Output(ctx, as_json=as_json)
+    if destination is not None:
+        operate.require_destination(app, destination, databases)
+    which = DeadLetters(task_name=task_name, kind=kind, destination=destination)
+    found, more = operate.dead_letters(app, which, limit, databases)
+    output.print_line(json.dumps(found) if as_json else dead_text(found, task_name, destination))
     if more:
         click.echo(MORE.format(limit), err=True)
 
@@ -171,10 +254,12 @@ def dead(
 @arguments.IDS
 @arguments.TASK_NAME
 @arguments.KIND
+@arguments.DEAD_DESTINATION
 @arguments.SINCE
 @arguments.UNTIL
 @arguments.ALL
 @arguments.LIMIT
+@arguments.DATABASES
 @arguments.DRY_RUN
 @arguments.JSON
 @click.pass_context
@@ -183,32 +268,38 @@ def replay(
     ids: tuple[int, ...],
     task_name: str | None,
     kind: str | None,
+    destination: str | None,
     *,
     since: datetime | None,
     until: datetime | None,
     limit: int | None,
+    databases: tuple[str, ...],
     everything: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Move dead letters back into the outbox: by id, task name, kind, time, or --all."""
+    """Move dead letters back into the outbox: those with these ids or options, or --all."""
     from celery_outbox_steps import operate
     from celery_outbox_steps.store import DeadLetters
 
-    if not (ids or task_name or kind or since or until or everything):
+    if not (ids or task_name or kind or destination or since or until or everything):
         raise click.UsageError(arguments.CHOOSE)
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
+    if destination is not None:
+        operate.require_destination(app, destination, databases)
     older_than, newer_than = (arguments.seconds_since(moment) for moment in (until, since))
-    which = DeadLetters(tuple(ids) or None, task_name, older_than, newer_than, kind)
-    found = operate.count_dead_letters(app, which, limit)
-    missing = operate.without_dead_letter(app, which)
+    which = DeadLetters(tuple(ids) or None, task_name, older_than, newer_than, kind, destination)
+    found = operate.count_dead_letters(app, which, limit, databases)
+    missing = operate.without_dead_letter(app, which, databases)
     if dry_run:
         output.print_result(
             {"matching": found}, f"{counted(found, 'dead letter')} would be replayed"
         )
     else:
         done = output.with_progress(
-            "Replaying", found, lambda progress: operate.replay(app, which, progress, limit)
+            "Replaying",
+            found,
+            lambda progress: operate.replay(app, which, progress, limit, databases),
         )
         output.print_result({"replayed": done}, f"{counted(done, 'dead letter')} replayed")
     if missing:
@@ -220,6 +311,8 @@ def replay(
 @arguments.DEAD_OLDER_THAN
 @arguments.TASK_NAME
 @arguments.KIND
+@arguments.DEAD_DESTINATION
+@arguments.DATABASES
 @arguments.DRY_RUN
 @arguments.JSON
 @click.pass_context
@@ -230,6 +323,8 @@ def purge(
     task_name: str | None,
     kind: str | None,
     *,
+    destination: str | None,
+    databases: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -237,12 +332,15 @@ def purge(
     from celery_outbox_steps import operate
 
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
-    plan = operate.purge_plan(app, published_older_than, dead_older_than, task_name, kind)
-    counts, verb = operate.count_purgeable(app, plan), "would be deleted"
+    if destination is not None:
+        operate.require_destination(app, destination, databases)
+    ages = published_older_than, dead_older_than
+    plan = operate.purge_plan(app, *ages, task_name, kind, destination=destination)
+    counts, verb = operate.count_purgeable(app, plan, databases), "would be deleted"
     if not dry_run:
         total = sum(counts.values())
         counts = output.with_progress(
-            "Purging", total, lambda progress: operate.purge(app, plan, progress)
+            "Purging", total, lambda progress: operate.purge(app, plan, progress, databases)
         )
         verb = "deleted"
     published = counted(counts["published"], "published row")
@@ -254,7 +352,7 @@ def purge(
 class Output:
     """The output of a command: its file, and its format (text or JSON)."""
 
-    def __init__(self, ctx: click.Context, *, as_json: bool) -> None:
+    def __init__(self, ctx: click.Context, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self._file = ctx.meta.get(STDOUT)
 
@@ -287,13 +385,20 @@ def _print_fates(
         ctx.exit(1)
 
 
-def _print_status(app: Any, top: int, max_age: float | None, output: Output) -> bool:
-    """Print the status. Returns whether a message of one of the outboxes is late."""
-    from celery_outbox_steps import operate
+def _told(why_not: str) -> str:
+    """Whether the relays know of a pause, or of its end."""
+    return SOON.format(why_not) if why_not else AT_ONCE
 
-    found = operate.status(app, top, max_age)
+
+def _print_status(
+    output: Output, app: Any, top: int, max_age: float | None, databases: tuple[str, ...]
+) -> bool:
+    """Print the status. Returns whether a message of one of the outboxes is late."""
+    from celery_outbox_steps import status
+
+    found = status.status(app, top, max_age, databases)
     text = (
         json.dumps(found, default=str) if output.as_json else "\n\n".join(map(status_text, found))
     )
     output.print_line(text)
-    return any(each["verdict"]["late"] for each in found)
+    return any(map(status.is_late, found))

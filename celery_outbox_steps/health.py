@@ -2,7 +2,8 @@
 
 Pure: made of the numbers of the outbox and of its fleet, without a query and without a clock. The
 admin, `celery outbox status` and probes all take it from here, so they can't disagree. Where the
-numbers come from: `OperatorStore.stats` and `OperatorStore.fleet`.
+numbers come from: `OperatorStore.stats` and `OperatorStore.fleet`. Destinations have verdicts of
+their own: `destination_health.py`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def judge(stats: Stats, fleet: Fleet, max_age: float = MAX_AGE) -> Verdict:
         why = trouble.text if trouble else _why_slow(stats, alive, max_age)
         waited = age(stats.oldest_due_seconds)
         return Verdict(LATE, f"late: the oldest due message has waited {waited}; {why}")
-    return trouble or Verdict("healthy", f"healthy: {_roll_call(alive)}")
+    return trouble or Verdict("healthy", f"healthy: {roll_call(alive)}")
 
 
 def age(seconds: float, precision: int = 2) -> str:
@@ -96,10 +97,10 @@ def first_line(error: str | None) -> str:
 def _trouble(fleet: Fleet, alive: Sequence[SeenMember]) -> Verdict | None:
     """Why no message is published; None if at least one relay is at work."""
     if fleet.pause:
-        nobody = "" if alive else f"; {_no_relay(fleet.members)}"
-        return Verdict("paused", f"{_paused(fleet.pause)}{nobody}")
+        nobody = "" if alive else f"; {no_relay(fleet.members)}"
+        return Verdict("paused", f"{paused_text(fleet.pause)}{nobody}")
     if not alive:
-        return Verdict("no relay", _no_relay(fleet.members))
+        return Verdict("no relay", no_relay(fleet.members))
     relaying = _in(alive, RELAYING)
     if any(each.seen_ago <= OVERDUE for each in relaying):
         return None
@@ -111,7 +112,7 @@ def _overdue(relaying: Sequence[SeenMember]) -> Verdict:
     seen = age(min(each.seen_ago for each in relaying))
     return Verdict(
         "none at work",
-        f"{_counted(len(relaying), 'relay')} at work, not seen for {seen}; after {MEMBERSHIP:g} s"
+        f"{counted(len(relaying), 'relay')} at work, not seen for {seen}; after {MEMBERSHIP:g} s"
         " another takes over",
     )
 
@@ -120,14 +121,14 @@ def _unable(alive: Sequence[SeenMember]) -> Verdict:
     """Why no relay of those that are alive is at work."""
     states = {each.member.state for each in alive}
     if all(map(_is_starting, alive)):
-        return Verdict("none at work", f"{_counted(len(alive), 'relay')} starting")
+        return Verdict("none at work", f"{counted(len(alive), 'relay')} starting")
     if states & {WAITING_FOR_BROKER, COOLING_DOWN}:
         return Verdict("broker away", _broker_away(_in(alive, WAITING_FOR_BROKER, COOLING_DOWN)))
     if BACKING_OFF in states:
         return Verdict("failing", f"every relay fails{_error(_in(alive, BACKING_OFF))}")
     if PAUSED in states:
         return Verdict("paused", "every relay is paused: celery -A proj control outbox_resume")
-    return Verdict("none at work", f"no relay is at work at this moment: {_roll_call(alive)}")
+    return Verdict("none at work", f"no relay is at work at this moment: {roll_call(alive)}")
 
 
 def _is_starting(seen: SeenMember) -> bool:
@@ -137,13 +138,15 @@ def _is_starting(seen: SeenMember) -> bool:
     return is_new and member.state == WAITING_FOR_BROKER and not member.last_error
 
 
-def _paused(pause: Pause) -> str:
+def paused_text(pause: Pause) -> str:
+    """For how long, by whom and why."""
     by = f" by {pause.paused_by}" if pause.paused_by else ""
     reason = f": {pause.reason}" if pause.reason else ""
     return f"paused for {age(pause.seconds)}{by}{reason}"
 
 
-def _no_relay(members: Sequence[SeenMember]) -> str:
+def no_relay(members: Sequence[SeenMember]) -> str:
+    """No member of the fleet is alive."""
     if not members:
         return f"no relay is running: {START_ONE}"
     seen = min(each.seen_ago for each in members)
@@ -160,7 +163,7 @@ def _why_slow(stats: Stats, alive: Sequence[SeenMember], max_age: float) -> str:
     """Relays are at work, and yet a message is late."""
     relaying = _in(alive, RELAYING)
     rate = sum(each.member.rate for each in relaying)
-    who = _counted(len(relaying), "relay")
+    who = counted(len(relaying), "relay")
     verb, has = ("is", "has") if len(relaying) == 1 else ("are", "have")
     if not stats.waiting:
         return f"it is in flight, and {who} {verb} at work"
@@ -172,7 +175,7 @@ def _why_slow(stats: Stats, alive: Sequence[SeenMember], max_age: float) -> str:
     return f"{who} {verb} at work, but {has} not taken it: {speed}"
 
 
-def _roll_call(alive: Sequence[SeenMember]) -> str:
+def roll_call(alive: Sequence[SeenMember]) -> str:
     """How many members do what: "2 relays at work, 18 standing by"."""
     counts = Counter(each.member.state for each in alive)
     names = {RELAYING: "at work"}
@@ -181,7 +184,7 @@ def _roll_call(alive: Sequence[SeenMember]) -> str:
     first, *others = said
     return ", ".join(
         [
-            f"{_counted(first[0], 'relay')} {first[1]}",
+            f"{counted(first[0], 'relay')} {first[1]}",
             *(f"{count} {what}" for count, what in others),
         ]
     )
@@ -198,5 +201,6 @@ def _error(members: Sequence[SeenMember]) -> str:
     return next((f": {line}" for line in found if line), "")
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number and its noun: "1 relay", "2,000 relays"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,28 +1,28 @@
 """The operations behind the commands and the purge task.
 
-They work on any Store, in chunks, and report their progress to a callback. Nothing here prints or
-parses: `cli.py` does. The next step of the path is `celery_outbox_steps.store.OperatorStore`.
+They work on any Store, in chunks, and report their progress to a callback: on the outbox of every
+database of the app, or of those that are named. Nothing here prints or parses: `cli.py` does.
+`status.py` collects the status, `draining.py` publishes. The next step of the path is
+`celery_outbox_steps.store.OperatorStore`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery_outbox_steps.destinations import SETTING
+from celery_outbox_steps.draining import Draining
 from celery_outbox_steps.errors import OutboxError, StoreError
-from celery_outbox_steps.health import MAX_AGE, judge
 from celery_outbox_steps.messages import BatchResult
-from celery_outbox_steps.observe.recorders import recorders_for
-from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.relay.tick import Relay, new_relay_id
-from celery_outbox_steps.settings import RelayConfig, read
-from celery_outbox_steps.store import DeadLetters, OperatorStore, RelayStore, load_stores
+from celery_outbox_steps.settings import read
+from celery_outbox_steps.store import DeadLetters, OperatorStore, load_stores
 
 if TYPE_CHECKING:
-    from celery_outbox_steps.fleet import SeenMember
+    from celery_outbox_steps.fleet import Pause
     from celery_outbox_steps.store import DeadLetter, ScheduledCall
 
 CHUNK = 1000
@@ -35,62 +35,76 @@ def no_progress(_: int) -> None:
     """For callers that show no progress."""
 
 
-def status(app: Any, top: int = 10, max_age: float | None = None) -> list[dict[str, Any]]:
-    """The verdict on each database's outbox, its numbers, its relays and its pause."""
-    found = []
-    for store in load_stores(app):
-        with _closing(store):
-            found.append({"database": store.name, **_status_of(store, top, max_age)})
+def pause(
+    app: Any,
+    reason: str,
+    paused_by: str,
+    destination: str = "",
+    databases: Collection[str] = (),
+) -> None:
+    """Pause the outbox, or one destination, in every database."""
+    if destination:
+        require_destination(app, destination, databases)
+    _for_each_store(app, lambda store: store.pause(reason, paused_by, destination), databases)
+
+
+def resume(app: Any, destination: str = "", databases: Collection[str] = ()) -> bool:
+    """End the pause of the outbox, or of one destination. False if there was none.
+
+    One that has been removed from the settings can be resumed as long as it is paused.
+    """
+    found = _for_each_store(app, lambda store: store.resume(destination), databases)
+    if destination and not any(found):
+        require_destination(app, destination, databases)
+    return any(found)
+
+
+def paused_destinations(app: Any, databases: Collection[str] = ()) -> dict[str, Pause]:
+    """The destinations that are paused by their names, in one database or several."""
+    found: dict[str, Pause] = {}
+    for store in load_stores(app, databases):
+        with closing_store(store):
+            found.update(store.fleet().pauses)
     return found
 
 
-def _status_of(store: OperatorStore, top: int, max_age: float | None) -> dict[str, Any]:
-    stats, fleet = store.stats(top), store.fleet()
-    verdict = judge(stats, fleet, MAX_AGE if max_age is None else max_age)
-    return {
-        "verdict": {**asdict(verdict), "level": verdict.level, "late": verdict.is_late},
-        "in_outbox": stats.in_outbox,
-        **asdict(stats),
-        "relays": [_relay(each) for each in fleet.members],
-        "pause": None if fleet.pause is None else asdict(fleet.pause),
-    }
+def require_destination(app: Any, name: str, databases: Collection[str] = ()) -> None:
+    """Raise an `OutboxError` if no message can be for this destination: it names those that exist.
+
+    One that has been removed from the settings exists as long as it has messages or dead letters.
+    """
+    known = set(read(app.conf, "destinations"))
+    which = DeadLetters(destination=name)
+    for store in load_stores(app, databases) if name not in known else ():
+        with closing_store(store):
+            known.update(store.destinations())
+            if name in known or store.count_dead_letters(which):
+                return
+    if name not in known:
+        raise OutboxError(f"There is no destination {name!r}. {_existing(known)}")
 
 
-def _relay(seen: SeenMember) -> dict[str, Any]:
-    member = asdict(seen.member)
-    return {
-        "relay": member.pop("relay_id"),
-        **member,
-        "slot": seen.slot,
-        "alive": seen.alive,
-        "started_seconds": seen.started_ago,
-        "seen_seconds": seen.seen_ago,
-    }
-
-
-def count_waiting(app: Any) -> int:
-    """How many messages are due and held by no relay."""
-    return _sum_of(app, lambda store: store.stats(0).waiting)
-
-
-def pause(app: Any, reason: str, paused_by: str) -> None:
-    """Pause the outbox of every database of the app."""
-    _for_each_store(app, lambda store: store.pause(reason, paused_by))
-
-
-def resume(app: Any) -> None:
-    """Resume the outbox of every database of the app."""
-    _for_each_store(app, lambda store: store.resume())
-
-
-def scheduled(app: Any, task_name: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
+def scheduled(
+    app: Any,
+    task_name: str | None,
+    limit: int,
+    *,
+    destination: str | None = None,
+    databases: Collection[str] = (),
+) -> tuple[list[dict[str, Any]], bool]:
     """The calls that are not due yet, the next one first, and whether there are more."""
-    return _listed(app, lambda store: store.scheduled(task_name, limit + 1), limit)
+
+    def listed(store: OperatorStore) -> Sequence[ScheduledCall]:
+        return store.scheduled(task_name, limit + 1, destination)
+
+    return _listed(app, listed, limit, databases)
 
 
-def dead_letters(app: Any, which: DeadLetters, limit: int) -> tuple[list[dict[str, Any]], bool]:
+def dead_letters(
+    app: Any, which: DeadLetters, limit: int, databases: Collection[str] = ()
+) -> tuple[list[dict[str, Any]], bool]:
     """The selected dead letters, the newest first, and whether there are more."""
-    return _listed(app, lambda store: store.list_dead_letters(which, limit + 1), limit)
+    return _listed(app, lambda store: store.list_dead_letters(which, limit + 1), limit, databases)
 
 
 def cancel(app: Any, task_ids: Sequence[str]) -> dict[str, bool]:
@@ -98,7 +112,7 @@ def cancel(app: Any, task_ids: Sequence[str]) -> dict[str, bool]:
     have left before."""
     cancelled: dict[str, bool] = {}
     for store in load_stores(app):
-        with _closing(store):
+        with closing_store(store):
             for task_id, sure in store.cancel(task_ids).items():
                 cancelled[task_id] = sure and cancelled.get(task_id, True)
     return cancelled
@@ -108,34 +122,64 @@ def send_now(app: Any, task_ids: Sequence[str]) -> set[str]:
     """Make calls that still wait due. Returns the tasks that were found."""
     found: set[str] = set()
     for store in load_stores(app):
-        with _closing(store):
+        with closing_store(store):
             found.update(store.send_now(task_ids))
     return found
 
 
-def drain(app: Any, progress: Progress = no_progress) -> BatchResult:
-    """Publish every due message from this process.
+def count_waiting(
+    app: Any, *, destination: str | None = None, databases: Collection[str] = ()
+) -> int:
+    """How many messages are due and held by no relay, of those that `drain` would publish."""
+    return _sum_of(
+        app,
+        lambda store: sum(
+            store.stats(0, name).waiting for name in _drained(app, store, destination)
+        ),
+        databases,
+    )
 
-    Stops with an `OutboxError` when the broker is unavailable; the rows stay in the outbox.
+
+def drain(
+    app: Any,
+    progress: Progress = no_progress,
+    *,
+    destination: str | None = None,
+    databases: Collection[str] = (),
+) -> BatchResult:
+    """Publish every due message from this process; with a `destination`, only those for it.
+
+    Those for a destination that is paused are left, unless it is named. A broker that is not
+    available keeps the others from nothing; then an `OutboxError` names each of them, and their
+    rows stay in the outbox.
     """
-    total = BatchResult()
-    for store in load_stores(app):
-        with closing(_batches(app, store)) as batches:
-            for result in batches:
-                total = _sum(total, result)
-                progress(result.claimed)
-                if result.outage:
-                    raise OutboxError(f"The broker is not available: {result.outage}")
+    if destination is not None:
+        _require_configured(app, destination)
+    total, problems = BatchResult(), []
+    for store in load_stores(app, databases):
+        with closing_store(store):
+            draining = Draining(app, store, destination, _paused(app, store))
+            with closing(draining.batches()) as batches:
+                for result in batches:
+                    total = _sum(total, result)
+                    progress(result.claimed)
+            problems += draining.problems
+    if problems:
+        raise OutboxError("\n".join(dict.fromkeys(problems)))
     return total
 
 
 def replay(
-    app: Any, which: DeadLetters, progress: Progress = no_progress, limit: int | None = None
+    app: Any,
+    which: DeadLetters,
+    progress: Progress = no_progress,
+    limit: int | None = None,
+    databases: Collection[str] = (),
 ) -> int:
     """Move dead letters back into the outbox; one that dies again meanwhile is not moved again."""
     total = 0
-    for store in load_stores(app):
-        with _closing(store):
+    for store in load_stores(app, databases):
+        with closing_store(store):
             remaining = _at_most(limit, total, store.count_dead_letters(which))
             while remaining > 0 and (done := store.replay(which, min(CHUNK, remaining))):
                 remaining -= done
@@ -144,11 +188,11 @@ def replay(
     return total
 
 
-def without_dead_letter(app: Any, which: DeadLetters) -> list[int]:
+def without_dead_letter(app: Any, which: DeadLetters, databases: Collection[str] = ()) -> list[int]:
     """Those of the selected ids that no dead letter has in any database."""
     wanted = set(which.ids or ())
-    for store in load_stores(app) if wanted else ():
-        with _closing(store):
+    for store in load_stores(app, databases) if wanted else ():
+        with closing_store(store):
             wanted -= {each.id for each in store.list_dead_letters(which, len(which.ids or ()))}
     return sorted(wanted)
 
@@ -167,36 +211,73 @@ def purge_plan(
     dead_older_than: float | None = None,
     task_name: str | None = None,
     kind: str | None = None,
+    *,
+    destination: str | None = None,
 ) -> PurgePlan:
     """The plan; an age that is not given comes from the setting `retention` or `dlq_retention`."""
     published = _given_or_set(app, published_older_than, "retention")
     dead = _given_or_set(app, dead_older_than, "dlq_retention")
-    letters = DeadLetters(task_name=task_name, older_than=dead, kind=kind)
+    letters = DeadLetters(task_name=task_name, older_than=dead, kind=kind, destination=destination)
     return PurgePlan(published, None if dead is None else letters)
 
 
-def purge(app: Any, plan: PurgePlan, progress: Progress = no_progress) -> dict[str, int]:
+def purge(
+    app: Any,
+    plan: PurgePlan,
+    progress: Progress = no_progress,
+    databases: Collection[str] = (),
+) -> dict[str, int]:
     """Delete what the plan names, in chunks. Returns the number of rows of each kind."""
-    return {
-        "published": _in_chunks(app, partial(_purge_published, plan), progress),
-        "dead_letters": _in_chunks(app, partial(_purge_dead_letters, plan), progress),
-        "inbox": _in_chunks(app, lambda store: store.purge_expired_entries(CHUNK), progress),
+    steps: dict[str, Callable[[OperatorStore], int]] = {
+        "published": partial(_purge_published, plan),
+        "dead_letters": partial(_purge_dead_letters, plan),
+        "inbox": lambda store: store.purge_expired_entries(CHUNK),
     }
+    return {kind: _in_chunks(app, step, progress, databases) for kind, step in steps.items()}
 
 
-def count_purgeable(app: Any, plan: PurgePlan) -> dict[str, int]:
+def count_purgeable(app: Any, plan: PurgePlan, databases: Collection[str] = ()) -> dict[str, int]:
     """How many rows of each kind a purge would delete."""
-    age, dead = plan.published_older_than, plan.dead_letters
-    return {
-        "published": 0 if age is None else _sum_of(app, lambda each: each.count_published(age)),
-        "dead_letters": 0 if dead is None else count_dead_letters(app, dead),
-        "inbox": _sum_of(app, lambda store: store.count_expired_entries()),
+    counts: dict[str, Callable[[OperatorStore], int]] = {
+        "published": partial(_count_published, plan),
+        "dead_letters": partial(_count_dead_letters, plan),
+        "inbox": lambda store: store.count_expired_entries(),
     }
+    return {kind: _sum_of(app, count, databases) for kind, count in counts.items()}
 
 
-def count_dead_letters(app: Any, which: DeadLetters, limit: int | None = None) -> int:
+def count_dead_letters(
+    app: Any, which: DeadLetters, limit: int | None = None, databases: Collection[str] = ()
+) -> int:
     """How many dead letters match, up to `limit`: for progress bars and dry runs."""
-    return _at_most(limit, 0, _sum_of(app, lambda store: store.count_dead_letters(which)))
+    found = _sum_of(app, lambda store: store.count_dead_letters(which), databases)
+    return _at_most(limit, 0, found)
+
+
+def _existing(names: Collection[str]) -> str:
+    if not names:
+        return f"{SETTING} is empty, and no message is stored for any."
+    return f"There are {', '.join(sorted(names))}."
+
+
+def _require_configured(app: Any, name: str) -> None:
+    """Without its URL nothing can be sent to it."""
+    configured = read(app.conf, "destinations")
+    if name not in configured:
+        there_are = f"has {', '.join(sorted(configured))}" if configured else "is empty"
+        raise OutboxError(f"There is no destination {name!r}: {SETTING} {there_are}.")
+
+
+def _drained(app: Any, store: OperatorStore, destination: str | None) -> list[str | None]:
+    """What a drain publishes: to these destinations, or (None) to the app's own broker."""
+    if destination is not None:
+        return [destination]
+    return [None, *(set(read(app.conf, "destinations")) - _paused(app, store))]
+
+
+def _paused(app: Any, store: OperatorStore) -> frozenset[str]:
+    """The destinations that are paused by their names."""
+    return frozenset(store.fleet().pauses if read(app.conf, "destinations") else ())
 
 
 def _at_most(limit: int | None, done: int, found: int) -> int:
@@ -217,78 +298,81 @@ def _purge_dead_letters(plan: PurgePlan, store: OperatorStore) -> int:
     return 0 if plan.dead_letters is None else store.purge_dead_letters(plan.dead_letters, CHUNK)
 
 
-def _batches(app: Any, store: RelayStore) -> Generator[BatchResult, None, None]:
-    config = RelayConfig.from_app(app)
-    publisher = publisher_for(app, config.declare)
-    relay = Relay(app, store, publisher, config, new_relay_id(), recorders=recorders_for(app))
-    try:
-        while (result := relay.run_once()).claimed:
-            yield result
-    finally:
-        with suppress(StoreError):
-            relay.settle_in_hand()  # after Ctrl-C: claimed rows are released at once
-        relay.close()
+def _count_published(plan: PurgePlan, store: OperatorStore) -> int:
+    age = plan.published_older_than
+    return 0 if age is None else store.count_published(age)
+
+
+def _count_dead_letters(plan: PurgePlan, store: OperatorStore) -> int:
+    return 0 if plan.dead_letters is None else store.count_dead_letters(plan.dead_letters)
 
 
 def _sum(one: BatchResult, other: BatchResult) -> BatchResult:
     names = (
-        "claimed", "published", "retried", "dead", "deferred", "expired", "released", "fenced"
+        "claimed", "published", "retried", "dead", "deferred", "expired", "paced", "released",
+        "fenced",
     )  # fmt: skip
     return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
-def _in_chunks(app: Any, step: Callable[[OperatorStore], int], progress: Progress) -> int:
+def _in_chunks(
+    app: Any, step: Callable[[OperatorStore], int], progress: Progress, databases: Collection[str]
+) -> int:
     total = 0
-    for store in load_stores(app):
-        with _closing(store):
+    for store in load_stores(app, databases):
+        with closing_store(store):
             while done := step(store):
                 total += done
                 progress(done)
     return total
 
 
-def _sum_of(app: Any, count: Callable[[OperatorStore], int]) -> int:
+def _sum_of(app: Any, count: Callable[[OperatorStore], int], databases: Collection[str]) -> int:
     total = 0
-    for store in load_stores(app):
-        with _closing(store):
+    for store in load_stores(app, databases):
+        with closing_store(store):
             total += count(store)
     return total
 
 
 def _listed(
-    app: Any, read: Callable[[OperatorStore], Sequence[ScheduledCall | DeadLetter]], limit: int
+    app: Any,
+    read: Callable[[OperatorStore], Sequence[ScheduledCall | DeadLetter]],
+    limit: int,
+    databases: Collection[str],
 ) -> tuple[list[dict[str, Any]], bool]:
     """What is nearest in time, of all databases, and whether there is more than `limit`."""
     found = []
-    for store in load_stores(app):
-        with _closing(store):
+    for store in load_stores(app, databases):
+        with closing_store(store):
             found += [{"database": store.name, **asdict(each)} for each in read(store)]
     found.sort(key=lambda each: each["seconds"])
     return found[:limit], len(found) > limit
 
 
-def _for_each_store(app: Any, step: Callable[[OperatorStore], Any]) -> None:
+def _for_each_store(
+    app: Any, step: Callable[[OperatorStore], Any], databases: Collection[str]
+) -> list[Any]:
     """One database that is away does not keep the others from it; then it is reported."""
-    errors = [error for store in load_stores(app) if (error := _attempt(step, store))]
+    found, errors = [], []
+    for store in load_stores(app, databases):
+        try:
+            with closing_store(store):
+                found.append(step(store))
+        except OutboxError as error:  # noqa: PERF203  see above
+            errors.append(error)
     if errors:
         raise errors[0]
-
-
-def _attempt(step: Callable[[OperatorStore], Any], store: OperatorStore) -> OutboxError | None:
-    try:
-        with _closing(store):
-            step(store)
-    except OutboxError as error:
-        return error
-    return None
+    return found
 
 
 @contextmanager
-def _closing(store: OperatorStore) -> Iterator[None]:
+def closing_store(store: OperatorStore) -> Iterator[None]:
+    """Close the Store afterwards. If its tables are missing, the error says what to run."""
     try:
         yield
     except StoreError:
-        store.check()  # if the tables are missing, its error says what to run
+        store.check()
         raise
     finally:
         store.close()

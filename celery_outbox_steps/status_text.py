@@ -1,14 +1,19 @@
 """The status of an outbox, what is scheduled and what is dead, as text for people.
 
-Pure: takes what `operate` returns, which `--json` prints as it is. Part of `cli.py`.
+Pure: takes what `status` and `operate` return, which `--json` prints as it is. Part of `cli.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.fleet import STANDING_BY, STOPPED
-from celery_outbox_steps.health import age, first_line
+from celery_outbox_steps.health import age, first_line, paused_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_outbox_steps.fleet import Pause
 
 LISTED, LISTED_DEAD = 3, 10
 """Relays that stand by, or died, are summed up in one line if there are more."""
@@ -25,6 +30,17 @@ COUNTS = {
     "kept": "published",
 }
 
+COLUMNS = {
+    "waiting": "waiting",
+    "scheduled": "scheduled",
+    "in flight": "in_flight",
+    "backing off": "backing_off",
+    "held back": "held_back",
+    "dead letters": "dead_letters",
+}
+"""Of the table of destinations."""
+_PER = (("s", 1.0), ("m", 60.0), ("h", 3_600.0), ("d", 86_400.0))
+
 ARGUMENTS = 60
 """Characters of the arguments of a call."""
 FATES = {
@@ -39,47 +55,134 @@ FATES = {
 
 def status_text(found: dict[str, Any]) -> str:
     """The outbox of one database."""
-    more = "+" if found["capped"] else ""
+    more, destinations = "+" if found["capped"] else "", found["destinations"]
     lines = [
         *((name, f"{found[field]}{more}") for name, field in COUNTS.items()),
         ("oldest due", age(found["oldest_due_seconds"]) if _has_due(found) else "-"),
         *_relays(found["relays"]),
         *(("held by", _held(each, found["relays"])) for each in found["holders"]),
         *(("failing task", _failing(each)) for each in found["top_failing"]),
+        *(("release rate", _rate(each)) for each in found["rates"]),
     ]
     head = [f"database {found['database']}", f"  {found['verdict']['text']}"]
-    return "\n".join([*head, *(f"  {name:<14} {text}" for name, text in lines)])
+    head += [f"  destination {_name(each)}: {each['verdict']['text']}" for each in destinations]
+    body = [f"  {name:<14} {text}" for name, text in lines]
+    return "\n".join([*head, *body, *(_destinations(destinations) if destinations else ())])
 
 
-def scheduled_text(found: list[dict[str, Any]], task_name: str | None) -> str:
+def scheduled_text(
+    found: list[dict[str, Any]], task_name: str | None, destination: str | None = None
+) -> str:
     """A line per call that is not due yet."""
     if not found:
-        wanted = f" for {task_name}; * and ? are wildcards" if task_name else ""
-        return f"nothing is scheduled{wanted}"
+        return f"nothing is scheduled{_wanted('for', task_name, destination)}"
     several = len({call["database"] for call in found}) > 1
     left = [f"in {age(call['seconds'])}" for call in found]
     width = max(map(len, left))
     return "\n".join(
         f"{call['due_at'][:19]}Z  {until:<{width}}  {call['task_id']}  {_call(call)}"
-        f"{'  (' + call['database'] + ')' if several else ''}"
+        f"{_where(call, several=several)}"
         for call, until in zip(found, left, strict=True)
     )
 
 
-def dead_text(found: list[dict[str, Any]], task_name: str | None) -> str:
+def dead_text(
+    found: list[dict[str, Any]], task_name: str | None, destination: str | None = None
+) -> str:
     """A line per dead letter, and below it the reason."""
     if not found:
-        wanted = f" of {task_name}; * and ? are wildcards" if task_name else ""
-        return f"no dead letters{wanted}"
+        return f"no dead letters{_wanted('of', task_name, destination)}"
     several = len({letter["database"] for letter in found}) > 1
     lines = []
     for letter in found:
-        where = f"  ({letter['database']})" if several else ""
+        where = _where(letter, several=several)
         task = f"{letter['task_name']}[{letter['task_id']}]"
         ago = f"{letter['dead_at'][:19]}Z  {age(letter['seconds'])} ago"
         lines.append(f"{letter['id']}  {letter['kind']}  {ago}  {task}{where}")
         lines.append(f"    {first_line(letter['failure_reason'])}")
     return "\n".join(lines)
+
+
+def paused_lines(pauses: Mapping[str, Pause]) -> list[str]:
+    """The destinations that are paused by their names."""
+    return [
+        f"Destination {name} is {paused_text(pause)}. Its pause ends with: celery -A proj outbox"
+        f" resume {name}"
+        for name, pause in sorted(pauses.items())
+    ]
+
+
+def _wanted(word: str, task_name: str | None, destination: str | None) -> str:
+    """What a list that is empty was asked for."""
+    to = f" to {destination}" if destination else ""
+    return f"{to} {word} {task_name}; * and ? are wildcards" if task_name else to
+
+
+def _where(row: dict[str, Any], *, several: bool) -> str:
+    """The destination that a row is for, and its database if there are several."""
+    destination = row.get("destination")
+    to = f"  to {destination}" if destination else ""
+    return f"{to}  ({row['database']})" if several else to
+
+
+def _name(destination: dict[str, Any]) -> str:
+    name: str = destination["destination"]
+    return name
+
+
+def _destinations(destinations: list[dict[str, Any]]) -> list[str]:
+    """A table with a row for each, and what is behind its numbers."""
+    titles = ["destination", *COLUMNS, "oldest due", "messages/s"]
+    rows = [titles, *map(_cells, destinations)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(_aligned(row, widths)) for row in rows]
+    lines += [line for each in destinations for line in _details(each)]
+    return ["", *(f"  {line}".rstrip() for line in lines)]
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    more = "+" if found["capped"] else ""
+    due = age(found["oldest_due_seconds"]) if _has_due(found) else "-"
+    counts = [f"{found[field]}{more}" for field in COLUMNS.values()]
+    return [_name(found), *counts, due, f"{found['rate']:.1f}"]
+
+
+def _aligned(row: list[str], widths: list[int]) -> list[str]:
+    first, *others = zip(row, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+
+
+def _details(found: dict[str, Any]) -> list[str]:
+    name, error = _name(found), found["last_error"]
+    lines = [f"last error     {name}: {error}"] if error else []
+    lines += [f"failing        {name}: {_failing(each)}" for each in found["top_failing"]]
+    if found["held_back"]:
+        lines.append(f"held back      {name}: {_held_back(found)}")
+    return lines
+
+
+def _held_back(found: dict[str, Any]) -> str:
+    """Why messages wait that no relay will claim, and what ends it."""
+    what = "each is sent after the one before it of its key"
+    if not found["dead_letters"]:
+        return what
+    return (
+        f"{what}; a dead letter holds its key back until it is replayed or purged: "
+        f"celery -A proj outbox dead --destination {_name(found)}"
+    )
+
+
+def _rate(found: dict[str, Any]) -> str:
+    seconds = found["seconds"]
+    turns = f"waiting messages have turns for {age(seconds)}" if seconds else "nothing waits for it"
+    speed = "not configured any more" if found["per_second"] is None else _per(found["per_second"])
+    return f"{found['pattern']}: {speed}, {turns}"
+
+
+def _per(per_second: float) -> str:
+    """A rate as the setting has it, in the first unit in which it is at least 1."""
+    unit, seconds = next((each for each in _PER if per_second * each[1] >= 0.999), _PER[-1])
+    return f"{per_second * seconds:.6g}/{unit}"
 
 
 def _call(call: dict[str, Any]) -> str:

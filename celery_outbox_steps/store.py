@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_outbox_steps.errors import OutboxError
 from celery_outbox_steps.settings import load
 
 if TYPE_CHECKING:
@@ -341,10 +342,13 @@ class OperatorStore(Protocol):
     def resume(self, destination: str = "") -> bool:
         """End the pause. False if there was none."""
 
-    def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
+    def scheduled(
+        self, task_name: str | None = None, limit: int = 1000, destination: str | None = None
+    ) -> list[ScheduledCall]:
         """Calls that are not due yet: stored for later, or rescheduled. The next one first.
 
-        `task_name` is a name, or a pattern with `*` for any text and `?` for any character.
+        `task_name` is a name, or a pattern with `*` for any text and `?` for any character. Without
+        a `destination`, those for any, the app's own broker included.
         """
 
     def cancel(self, task_ids: Sequence[str]) -> Mapping[str, bool]:
@@ -401,7 +405,17 @@ def how_many_fit(sizes: Iterable[int], max_bytes: int) -> int:
     return count
 
 
-def load_stores(app: Any) -> list[Store]:
-    """The Stores of an app, built by the function that `CELERY_OUTBOX_STORE` names."""
+def load_stores(app: Any, names: Collection[str] = ()) -> list[Store]:
+    """The Stores of an app, built by the function that `CELERY_OUTBOX_STORE` names.
+
+    With `names` only those. Raises an `OutboxError` that says which there are.
+    """
     stores: list[Store] = load(app.conf, "store")(app)
-    return stores
+    known = [store.name for store in stores]
+    for name in names:
+        if name not in known:
+            raise OutboxError(
+                f"The app has no outbox in a database {name!r}, but in {', '.join(known)}. "
+                "CELERY_OUTBOX_DATABASES names them."
+            )
+    return [store for store in stores if not names or store.name in names]

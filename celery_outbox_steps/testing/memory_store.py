@@ -157,7 +157,9 @@ class MemoryStore(MemoryLane):
         with self._lock:
             return self._fleet.resume(destination)
 
-    def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
+    def scheduled(
+        self, task_name: str | None = None, limit: int = 1000, destination: str | None = None
+    ) -> list[ScheduledCall]:
         with self._lock:
             now = self._clock()
             found = [
@@ -165,6 +167,7 @@ class MemoryStore(MemoryLane):
                 for row in self._all_pending()
                 if state_of(row, now) == "scheduled"
                 and (task_name is None or matches(row.task_name, task_name))
+                and (destination is None or row.destination == destination)
             ]
             found.sort(key=attrgetter("due_at", "id"))
             return [scheduled_call(row, now) for row in found[:limit]]

@@ -36,7 +36,7 @@ class OutboxCommand(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         self.stdout.ending = ""  # click ends its own lines, except for a progress bar
-        values = {str(param.name): options[str(param.name)] for param in self.command.params}
+        values = {str(param.name): _value(param, options) for param in self.command.params}
         try:
             with click.Context(self.command, obj=SimpleNamespace(app=celery_app())) as context:
                 context.meta[STDOUT] = self.stdout
@@ -49,14 +49,22 @@ class OutboxCommand(BaseCommand):
             raise CommandError(exc.message) from exc
 
 
+def _value(param: click.Parameter, options: dict[str, Any]) -> Any:
+    """The value of an argument as click has it."""
+    value = options[str(param.name)]
+    return tuple(value or ()) if param.multiple else value
+
+
 def _for_argparse(param: click.Parameter) -> tuple[list[str], dict[str, Any]]:
     """The names and keyword arguments of `add_argument()` for an argument of click."""
     if not isinstance(param, click.Option):
-        nargs = "+" if param.required else "*"
+        nargs = "+" if param.required else "*" if param.nargs == -1 else "?"
         return [str(param.name)], {"nargs": nargs, "type": _converter(param)}
     arguments: dict[str, Any] = {"dest": param.name, "help": param.help}
     if param.is_flag:
         return param.opts, {**arguments, "action": "store_true"}
+    if param.multiple:
+        arguments["action"] = "append"
     if isinstance(param.default, (int, str)):  # click's marker for "no default" is neither
         arguments["default"] = param.default
     if isinstance(param.type, click.Choice):

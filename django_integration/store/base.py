@@ -26,14 +26,16 @@ from django_integration.store.fleet import FleetTables
 from django_integration.store.lane import LaneStore
 from django_integration.store.listen import Listener, WakePipe
 from django_integration.store.mysql import MySQL
+from django_integration.store.order import Order
 from django_integration.store.postgresql import PostgreSQL
 from django_integration.store.session import Session
 from django_integration.store.setup import missing_migrations
 from django_integration.store.sqlite import SQLite
 from django_integration.store.waiting import Waiting
+from django_integration.store.writes import Writes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -120,8 +122,8 @@ class DjangoStore(LaneStore):
     def wake(self) -> None:
         self._wake_pipe.write()
 
-    def sample(self) -> Sample:
-        return stats.read_sample(self._session, self._dialect)
+    def sample(self, destination: str | None = None) -> Sample:
+        return stats.read_sample(self._session, self._dialect, _lane(destination))
 
     def stats(self, top: int = 10, destination: str | None = None) -> Stats:
         return stats.read_stats(self._session, self._dialect, top, _lane(destination))
@@ -151,10 +153,13 @@ class DjangoStore(LaneStore):
     def resume(self, destination: str = "") -> bool:
         return self._fleet.resume(destination)
 
-    def scheduled(self, task_name: str | None = None, limit: int = 1000) -> list[ScheduledCall]:
+    def scheduled(
+        self, task_name: str | None = None, limit: int = 1000, destination: str | None = None
+    ) -> list[ScheduledCall]:
+        lanes = self._lanes() if destination is None else [_lane(destination)]
         found = [
             call
-            for lane in self._lanes()
+            for lane in lanes
             for call in waiting.list_scheduled(self._session, self._dialect, lane, task_name, limit)
         ]
         return sorted(found, key=attrgetter("seconds"))[:limit]
@@ -173,6 +178,13 @@ class DjangoStore(LaneStore):
     def make_due(self, ids: list[int], table: MessageTable = TASKS) -> None:
         """For the admin's actions, see `Waiting.make_due`."""
         self._waiting(table).make_due(ids)
+
+    def release_keys(self, destination: str, keys: Collection[str]) -> None:
+        """After messages with these keys were deleted: make the next one of each key due."""
+        writes = Writes(self._session, self._dialect, DELIVERIES, keep=False)
+        Order(self._session, self._dialect, writes, destination).release(keys)
+        if self._dialect.notifies:
+            self._session.run("SELECT pg_notify(%s, %s)", [DELIVERIES.channel, destination])
 
     def list_dead_letters(self, which: DeadLetters, limit: int = 1000) -> list[DeadLetter]:
         return maintenance.list_dead(self._session, self._dialect, which, limit)

@@ -12,7 +12,7 @@ from celery_outbox_steps.fleet import RELAYING, STANDING_BY, Member
 from celery_outbox_steps.messages import Dead, Published
 from celery_outbox_steps.store import DeadLetters
 from django_integration import OutboxCelery
-from django_integration.schema import Row
+from django_integration.schema import CALL_COLUMNS, Row
 from django_integration.store import DjangoStore
 from django_integration.store.failed_tasks import Failure
 from tests.proj.fixtures import databases, postgresql, use_database
@@ -75,7 +75,7 @@ def keep_failed(store: DjangoStore) -> Any:
     """`keep_failed("a")`: a dead letter of a task that failed in a worker, and its id."""
 
     def keep_failed(task_name: str = "operate.task", reason: str = "ValueError: no") -> int:
-        empty = dict.fromkeys(Row._fields)
+        empty = dict.fromkeys(CALL_COLUMNS)
         call = {"task_id": str(uuid4()), "args": "[]", "kwargs": "{}", "options": "{}"}
         row = Row(**{**empty, **call, "task_name": task_name})
         store.keep_failed_task(row, Failure(reason, "Traceback", 3))

@@ -48,6 +48,7 @@ def test_the_list_is_json_for_a_machine(app: Any, keep_failed: Any) -> None:
         "task_name": "operate.failed",
         "retries": 3,
         "failure_reason": "ValueError: first\nsecond",
+        "destination": None,
     }
 
 

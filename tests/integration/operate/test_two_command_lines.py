@@ -28,6 +28,8 @@ TWINS = {
     "scheduled": "celery_outbox_scheduled",
     "cancel": "celery_outbox_cancel",
     "send-now": "celery_outbox_send_now",
+    "pause": "celery_outbox_pause",
+    "resume": "celery_outbox_resume",
     "drain": "celery_outbox_drain",
     "dead": "celery_outbox_dead",
     "replay": "celery_outbox_replay_dead_letter",

@@ -1,0 +1,194 @@
+"""The verdict on one destination: whether its messages get through, if not, why, and what is next.
+
+Pure, like `health.py`, whose words it uses: made of the destination's numbers and of what members
+of the fleet tell about it. A destination that is away says nothing about the outbox itself, so each
+has a verdict of its own. `celery outbox status` takes it from here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_outbox_steps.fleet import (
+    BACKING_OFF,
+    COOLING_DOWN,
+    PAUSED,
+    RELAYING,
+    STOPPED,
+)
+from celery_outbox_steps.health import (
+    LATE,
+    MAX_AGE,
+    OVERDUE,
+    Verdict,
+    age,
+    counted,
+    first_line,
+    no_relay,
+    paused_text,
+    roll_call,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from celery_outbox_steps.fleet import Fleet, SeenMember
+    from celery_outbox_steps.store import Stats
+
+NOT_CONFIGURED = "not configured"
+RESUME = "`celery -A proj outbox resume {}` ends the pause"
+LOWEST_RATE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one relay at work tells about the destination."""
+
+    worker: str
+    state: str
+    rate: float
+    last_error: str
+    """In one short line; empty if there was none."""
+    seen_ago: float
+
+
+def told_about(name: str, fleet: Fleet) -> list[Told]:
+    """By the members that are alive and work for the destination, the one seen last first."""
+    found = [
+        _told(each, each.member.destinations[name])
+        for each in _alive(fleet)
+        if name in each.member.destinations
+    ]
+    return sorted(found, key=lambda told: told.seen_ago)
+
+
+def judge_destination(
+    name: str, stats: Stats, fleet: Fleet, max_age: float = MAX_AGE, *, configured: bool = True
+) -> Verdict:
+    """The verdict on one destination. `configured`: by the settings of whoever asks."""
+    told = told_about(name, fleet)
+    trouble = _trouble(name, stats, fleet, told) if configured else _not_configured(stats)
+    if stats.oldest_due_seconds > max_age:
+        why = trouble.text if trouble else _why_slow(stats, told, max_age)
+        waited = age(stats.oldest_due_seconds)
+        return Verdict(LATE, f"late: the oldest due message has waited {waited}; {why}")
+    return trouble or Verdict("healthy", f"healthy: {_at_work(told)}{_others(told)}{_speed(told)}")
+
+
+def _trouble(name: str, stats: Stats, fleet: Fleet, told: Sequence[Told]) -> Verdict | None:
+    """Why nothing is published to it; None if at least one relay is at work."""
+    pause = fleet.pauses.get(name)
+    if fleet.pause:
+        return Verdict("paused", f"the whole outbox is {paused_text(fleet.pause)}")
+    if pause:
+        return Verdict("paused", f"{paused_text(pause)}; {RESUME.format(name)}")
+    alive = _alive(fleet)
+    if not alive:
+        return Verdict("no relay", no_relay(fleet.members))
+    if not told:
+        return _unattended(alive)
+    if any(each.state == RELAYING and each.seen_ago <= OVERDUE for each in told):
+        return None
+    return _unable(stats, told)
+
+
+def _not_configured(stats: Stats) -> Verdict:
+    waiting = (
+        f"though {_messages(stats.in_outbox)} for it: name it in CELERY_OUTBOX_DESTINATIONS again, "
+        "or discard them in the admin"
+        if stats.in_outbox
+        else "and no message waits for it"
+    )
+    return Verdict(NOT_CONFIGURED, f"not configured any more, {waiting}")
+
+
+def _messages(number: int) -> str:
+    return f"{counted(number, 'message')} {'waits' if number == 1 else 'wait'}"
+
+
+def _unattended(alive: Sequence[SeenMember]) -> Verdict:
+    """No relay at work tells anything about the destination."""
+    if any(each.member.state == RELAYING for each in alive):
+        text = "no relay at work knows it: restart the workers, so that they have these settings"
+        return Verdict("no relay", text)
+    return Verdict("none at work", f"no relay is at work at this moment: {roll_call(alive)}")
+
+
+def _unable(stats: Stats, told: Sequence[Told]) -> Verdict:
+    """Why no relay that is at work publishes to it."""
+    states = {each.state for each in told}
+    if COOLING_DOWN in states:
+        return Verdict(
+            "broker away", f"its broker is away{_error(told, COOLING_DOWN)}{_next(stats)}"
+        )
+    if BACKING_OFF in states:
+        return Verdict("failing", f"its relay fails, and tries again{_error(told, BACKING_OFF)}")
+    if PAUSED in states:
+        text = "its relay is paused in its worker: celery -A proj control outbox_resume"
+        return Verdict("paused", text)
+    return Verdict(
+        "none at work", f"{_at_work(told)}, not seen for {age(min(each.seen_ago for each in told))}"
+    )
+
+
+def _next(stats: Stats) -> str:
+    """What happens with the messages of a destination that is away."""
+    if not stats.in_outbox:
+        return ". Its relay goes on trying"
+    return f". {_messages(stats.in_outbox)} in the table, and its relay goes on trying"
+
+
+def _why_slow(stats: Stats, told: Sequence[Told], max_age: float) -> str:
+    """A relay is at work, and yet a message is late."""
+    rate = _rate(told)
+    if not stats.waiting:
+        return f"it is in flight, and {_at_work(told)}"
+    if rate < LOWEST_RATE:
+        error = _error(told, RELAYING)
+        return f"{_at_work(told)}, but published nothing to it in the last minute{error}"
+    speed = f"{rate:,.1f} messages/s, {stats.waiting:,} waiting"
+    if stats.waiting > rate * max_age:
+        return f"{_at_work(told)} and can't keep up: {speed}"
+    return f"{_at_work(told)}, but not taken it yet: {speed}"
+
+
+def _at_work(told: Sequence[Told]) -> str:
+    return f"{counted(sum(each.state == RELAYING for each in told), 'relay')} at work"
+
+
+def _others(told: Sequence[Told]) -> str:
+    """Those that can't reach it, or fail, while another relay is at work."""
+    counts = Counter(each.state for each in told if each.state != RELAYING)
+    return "".join(f", {count} {state}" for state, count in sorted(counts.items()))
+
+
+def _speed(told: Sequence[Told]) -> str:
+    rate = _rate(told)
+    return f", {rate:,.1f} messages/s in the last minute" if rate >= LOWEST_RATE else ""
+
+
+def _rate(told: Sequence[Told]) -> float:
+    return sum(each.rate for each in told if each.state == RELAYING)
+
+
+def _error(told: Sequence[Told], state: str) -> str:
+    found = (each.last_error for each in told if each.state == state)
+    return next((f": {line}" for line in found if line), "")
+
+
+def _alive(fleet: Fleet) -> list[SeenMember]:
+    return [each for each in fleet.members if each.alive and each.member.state != STOPPED]
+
+
+def _told(seen: SeenMember, told: Mapping[str, Any]) -> Told:
+    """Read with care: operators may edit the table by hand."""
+    state, rate, error = (told.get(each) for each in ("state", "rate", "last_error"))
+    return Told(
+        seen.member.worker,
+        str(state),
+        float(rate) if isinstance(rate, (int, float)) else 0.0,
+        first_line(error if isinstance(error, str) else None),
+        seen.seen_ago,
+    )
