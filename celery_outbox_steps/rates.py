@@ -13,8 +13,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from celery_outbox_steps.errors import ConfigurationError
 from celery_outbox_steps.kinds import Kind
 
+SETTING = "CELERY_OUTBOX_RATES"
+LONGEST_PATTERN = 255
 BURST = 1.0
 """Seconds of unused rate that can be made up for. A single message always can."""
 GRID = 0.1
@@ -46,8 +49,9 @@ class Budget(NamedTuple):
 
     used_until: float = 0.0
     """The messages that were sent so far take the rate until then."""
-    planned_until: float = 0.0
-    """The turns of the rows that wait take it until then."""
+    planned_until: float = -BURST
+    """The turns of the rows that wait take it until then. Well in the past if none waits: for a
+    relay that had to wait for the budget, now is a moment ago."""
 
 
 class Turns(NamedTuple):
@@ -75,7 +79,7 @@ def take_turns(rate: Rate, budget: Budget, fresh: int, waited: int) -> Turns:
     burst, made_up_for = max(BURST, interval), min(BURST, interval) / 2
     used = max(budget.used_until, -made_up_for)
     # If nothing was sent for a while, those whose turn it was are gone, and so is the plan.
-    planned = budget.planned_until if budget.used_until > 0 else 0.0
+    planned = budget.planned_until if budget.used_until > 0 else Budget().planned_until
     ready = waited if planned > 0 else waited + fresh
     granted = min(ready, max(0, int((burst - used) / interval + 1e-9)))
     used += granted * interval
@@ -94,22 +98,28 @@ def parse_rates(value: Any) -> dict[str, Rate]:
     """The parser of the setting `rates`: by pattern, in the order in which they are tried."""
     if not isinstance(value, Mapping):
         raise ValueError
-    return {_pattern(name): Rate(name, _per_second(rate)) for name, rate in value.items()}
+    return {_pattern(name): Rate(name, _per_second(name, rate)) for name, rate in value.items()}
 
 
 RATES = Kind('a dictionary such as {"mail.*": "600/m"}, with a rate per s, m, h or d', parse_rates)
 
 
 def _pattern(name: Any) -> str:
-    if not isinstance(name, str) or not name or len(name) > 255:
-        raise ValueError
+    if not isinstance(name, str) or not name or len(name) > LONGEST_PATTERN:
+        raise ConfigurationError(
+            f"{SETTING} has the pattern {name!r}. It must be a name of tasks or events, or an fnmatch"
+            f" pattern of at most {LONGEST_PATTERN} characters."
+        )
     return name
 
 
-def _per_second(rate: Any) -> float:
+def _per_second(name: str, rate: Any) -> float:
     found = _TEXT.fullmatch(rate.strip()) if isinstance(rate, str) else None
     if found is None or float(found[1]) <= 0:
-        raise ValueError
+        raise ConfigurationError(
+            f'{SETTING}[{name!r}] must be a text such as "600/m", with a number above 0 per s, m, h'
+            f" or d, and not {rate!r}."
+        )
     return float(found[1]) / _PER[found[2]]
 
 

@@ -97,14 +97,18 @@ class MemoryLane:
     ) -> list[ClaimedMessage]:
         with self._lock:
             now, budget = self._clock(), sys.maxsize if max_bytes is None else max_bytes
-            due = self._due(now, relay_id, adopt=adopt, orphans=orphans)[:limit]
-            due = due[: how_many_fit(map(size_of, due), budget)]
-            ours = {row.id for row in due}
-            ours |= {row.id for row in self._held(list(in_hand), relay_id)}
-            claimed = [row for row in due if not self._has_to_wait(row, ours)]
+            before = {row.id for row in self._held(list(in_hand), relay_id)}
+            claimed: list[MemoryRow] = []
+            while not claimed:
+                due = self._due(now, relay_id, adopt=adopt, orphans=orphans)[:limit]
+                due = due[: how_many_fit(map(size_of, due), budget)]
+                if not due:
+                    break
+                ours = before | {row.id for row in due}
+                claimed = [row for row in due if not self._has_to_wait(row, ours)]
+                for row in due:
+                    row.held_back = row not in claimed
             messages = [claimed_message(row, now, relay_id, budget) for row in claimed]
-            for row in due:
-                row.held_back = row not in claimed
             for row in claimed:
                 row.claimed_by, row.claimed_until = relay_id, now + lease
             return messages
@@ -140,16 +144,21 @@ class MemoryLane:
             now, ids = self._clock(), [row.id for row in rows]
             had_turns = {row.id for row in self._held(ids, relay_id) if row.paced}
             in_order = sorted(ids, key=lambda each: each not in had_turns)
-            used, planned = self._tables.rates.get(rate.pattern, (now, now))
+            used, planned = self._tables.rates.get(
+                rate.pattern, (now, now + Budget().planned_until)
+            )
             budget = Budget(used - now, planned - now)
             turns = take_turns(rate, budget, len(ids) - len(had_turns), len(had_turns))
             self._tables.rates[rate.pattern] = (
                 now + turns.budget.used_until,
                 now + turns.budget.planned_until,
             )
+            orphaned = {row.id for row in rows if row.orphaned}
             for row_id, delay in zip(in_order[turns.granted :], turns.delays, strict=True):
                 for row in self._held([row_id], relay_id):
-                    self._give_turn(row, now + delay, relay_id)
+                    row.due_at, row.paced = now + delay, True
+                    clear_lease(row)
+                    row.claimed_by = ORPHANED if row_id in orphaned else None
             return set(in_order[: turns.granted])
 
     def seconds_to_wait(self, timeout: float) -> float:
@@ -179,12 +188,6 @@ class MemoryLane:
     def _seconds_ahead(self) -> list[float]:
         now = self._clock()
         return [due - now for row in self._pending() if (due := row.due_at or now) > now]
-
-    def _give_turn(self, row: MemoryRow, due_at: float, relay_id: str) -> None:
-        orphaned = row.claimed_by not in (None, relay_id)
-        clear_lease(row)
-        row.due_at, row.paced = due_at, True
-        row.claimed_by = ORPHANED if orphaned else None
 
     def _write_outcome(self, outcome: Outcome, relay_id: str) -> bool:
         row = self._tables.rows.get(outcome.message.id)

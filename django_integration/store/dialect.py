@@ -63,6 +63,8 @@ class Dialect:
     vendor: str
     from_now: str
     """The time this number of seconds from now: one parameter."""
+    after: str
+    """The time this number of seconds after that in a column: a format, one parameter."""
     seconds_waited: str
     """Seconds since the row was created, as a float."""
     seconds_held: str

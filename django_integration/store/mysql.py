@@ -29,6 +29,7 @@ BEYOND_BMP = re.compile("[^\x00-\uffff]")
 class MySQL(SelectThenUpdate):
     vendor = "mysql"
     from_now = "UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND"
+    after = "{} + INTERVAL ROUND(%s * 1000000) MICROSECOND"
     seconds_waited = "TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0"
     seconds_held = (
         "COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0)"

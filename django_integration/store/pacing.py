@@ -44,8 +44,8 @@ class Pacing:
                     return self._take(rate, budget, rows, relay_id)
             self._session.try_run(
                 f"INSERT INTO {RATE} (name, used_until, planned_until)"
-                f" VALUES (%s, {self._dialect.now}, {self._dialect.now})",
-                [rate.pattern],
+                f" VALUES (%s, {self._dialect.now}, {self._dialect.from_now})",
+                [rate.pattern, Budget().planned_until],
             )
 
     def _lock_budget(self, rate: Rate) -> Budget | None:
@@ -65,17 +65,20 @@ class Pacing:
         in_order = [each for each in ids if each in had_turns]
         in_order += [each for each in ids if each not in had_turns]
         turns = take_turns(rate, budget, len(ids) - len(had_turns), len(had_turns))
-        self._write_budget(rate, turns.budget)
+        self._move_budget(rate, budget, turns.budget)
         granted, rest = in_order[: turns.granted], in_order[turns.granted :]
         orphaned = {row.id for row in rows if row.orphaned}
         self._writes.postpone_turns(dict(zip(rest, turns.delays, strict=True)), orphaned, relay_id)
         return set(granted)
 
-    def _write_budget(self, rate: Rate, budget: Budget) -> None:
-        from_now = self._dialect.from_now
-        values: list[Any] = [*budget, rate.pattern]
+    def _move_budget(self, rate: Rate, before: Budget, after: Budget) -> None:
+        """By how much, and not to a time from now: the clock has gone on since the budget was
+        read, and a part of the rate would be lost each time."""
+        moved = (new - old for old, new in zip(before, after, strict=True))
+        later = self._dialect.after.format
+        values: list[Any] = [*moved, rate.pattern]
         self._session.run(
-            f"UPDATE {RATE} SET used_until = {from_now}, planned_until = {from_now}"
-            " WHERE name = %s",
+            f"UPDATE {RATE} SET used_until = {later('used_until')},"
+            f" planned_until = {later('planned_until')} WHERE name = %s",
             values,
         )

@@ -48,6 +48,7 @@ FOR_LIST = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
 class PostgreSQL(Dialect):
     vendor = "postgresql"
     from_now = "statement_timestamp() + %s * interval '1 second'"
+    after = "{} + %s * interval '1 second'"
     seconds_waited = "extract(epoch from statement_timestamp() - created_at)::float8"
     seconds_held = "coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8"
     iso_text = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class SQLite(SelectThenUpdate):
     vendor = "sqlite"
     from_now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', printf('%%.3f seconds', %s))"
+    after = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', {}, printf('%%.3f seconds', %s))"
     seconds_waited = "(julianday('now') - julianday(created_at)) * 86400.0"
     seconds_held = (
         "coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0)"

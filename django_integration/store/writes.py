@@ -113,6 +113,8 @@ class Writes:
 
     def paced(self, ids: Sequence[int], relay_id: str) -> set[int]:
         """Those of the rows that have waited for a turn before."""
+        if not ids:
+            return set()
         selected, params = self._dialect.id_in(ids)
         found = self._session.rows(
             f"SELECT id FROM {self._name} WHERE {selected} AND {OWN} AND paced IS NOT NULL",

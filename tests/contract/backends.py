@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 from django.db.models import F
 
+from celery_outbox_steps.envelope import EVENT_VERSION
 from celery_outbox_steps.testing import contract
 from django_integration.models import (
     CeleryOutbox,
     CeleryOutboxDeadLetter,
+    CeleryOutboxDelivery,
     CeleryOutboxPause,
+    CeleryOutboxRate,
     CeleryOutboxRelay,
     DatabaseNow,
 )
-from django_integration.schema import CALL_COLUMNS, Row
+from django_integration.schema import CALL_COLUMNS, FAR, Row
 from django_integration.store import DjangoStore
 from django_integration.store.failed_tasks import Failure
 from tests import helpers
@@ -44,11 +47,14 @@ MODULES = {
     "pymysql": "pymysql",
     "sqlite": "sqlite3.dbapi2",
 }
+MESSAGE_TIMES = ("created_at", "due_at", "updated_at", "claimed_until", "published_at", "eta")
 TIMES = {
-    CeleryOutbox: ("created_at", "due_at", "updated_at", "claimed_until", "published_at", "eta"),
+    CeleryOutbox: MESSAGE_TIMES,
+    CeleryOutboxDelivery: MESSAGE_TIMES,
     CeleryOutboxDeadLetter: ("created_at", "dead_at", "eta"),
     CeleryOutboxRelay: ("started_at", "seen_at", "expires_at", "turn_at"),
     CeleryOutboxPause: ("paused_at",),
+    CeleryOutboxRate: ("used_until", "planned_until"),
 }
 EARLIER = {
     "postgresql": "{0} - %s * interval '1 second'",
@@ -83,11 +89,16 @@ class DatabaseBackend:
         return str(connections[self.alias].vendor)
 
     def clear(self) -> None:
-        for store in self._stores:
-            store.close()
-        self._stores.clear()
+        self.close_stores()
         for model in TIMES:
             model.objects.using(self.alias).all().delete()
+
+    def close_stores(self) -> None:
+        for store in self._stores:
+            store.close()
+            if store.deliveries is not None:
+                store.deliveries.close()
+        self._stores.clear()
 
     def store(self, **options: Any) -> DjangoStore:
         store = DjangoStore(self.alias, **options)
@@ -97,22 +108,27 @@ class DatabaseBackend:
     def add(
         self, count: int = 1, *, due_in: float = 0.0, held: bool = False, **columns: Any
     ) -> list[int]:
-        defaults = {
+        defaults: dict[str, Any] = {
             "task_id": "id",
             "task_name": "tests.task",
             "args": "[]",
             "kwargs": "{}",
             "options": "{}",
         }
+        model: Any = CeleryOutbox
+        if columns.get("destination") is None:
+            columns.pop("destination", None)
+        else:
+            model, defaults["schema_version"] = CeleryOutboxDelivery, EVENT_VERSION
         ids = []
         for _ in range(count):
-            row = CeleryOutbox(**{**defaults, **columns})
+            row = model(**{**defaults, **columns})
             row.save(using=self.alias)
             ids.append(row.pk)
         if due_in:
-            self._earlier(CeleryOutbox, ("due_at",), -due_in, ids)
+            self._earlier(model, ("due_at",), -due_in, ids)
         if held:
-            CeleryOutbox.objects.using(self.alias).filter(pk__in=ids).update(eta=F("due_at"))
+            model.objects.using(self.alias).filter(pk__in=ids).update(eta=F("due_at"))
         return ids
 
     def add_failed_task(self, **columns: Any) -> int:
@@ -123,8 +139,12 @@ class DatabaseBackend:
         self.store().keep_failed_task(stored, Failure("ValueError: no", "Traceback", 1))
         return int(self.dead_letters()[-1]["id"])
 
-    def rows(self) -> list[dict[str, Any]]:
-        return [_columns(row) for row in CeleryOutbox.objects.using(self.alias).order_by("id")]
+    def rows(self, destination: str | None = None) -> list[dict[str, Any]]:
+        if destination is None:
+            rows: Any = CeleryOutbox.objects.using(self.alias)
+        else:
+            rows = CeleryOutboxDelivery.objects.using(self.alias).filter(destination=destination)
+        return [_columns(row) for row in rows.order_by("id")]
 
     def dead_letters(self) -> list[dict[str, Any]]:
         letters = CeleryOutboxDeadLetter.objects.using(self.alias).order_by("id")
@@ -150,7 +170,12 @@ class DatabaseBackend:
     def _earlier(
         self, model: Any, columns: tuple[str, ...], seconds: float, ids: list[int] | None = None
     ) -> None:
-        changes = ", ".join(f"{name} = {EARLIER[self.vendor].format(name)}" for name in columns)
+        earlier, far = EARLIER[self.vendor], FAR[self.vendor]
+        # What is held back is due at no time.
+        moved = {name: earlier.format(name) for name in columns}
+        if "due_at" in moved:
+            moved["due_at"] = f"CASE WHEN due_at >= {far} THEN due_at ELSE {moved['due_at']} END"
+        changes = ", ".join(f"{name} = {value}" for name, value in moved.items())
         where = "" if ids is None else f" WHERE id IN ({', '.join(['%s'] * len(ids))})"
         self.execute(
             f"UPDATE {model._meta.db_table} SET {changes}{where}",
@@ -176,8 +201,7 @@ def opened(name: str, directory: Path, *, migrated: bool = True) -> Iterator[Bac
     with installed(backend.alias, settings):
         assert connections[backend.alias].Database.__name__ == MODULES[name]
         yield backend
-        for store in backend._stores:
-            store.close()
+        backend.close_stores()
     databases.drop_all()
 
 

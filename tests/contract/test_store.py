@@ -5,8 +5,12 @@ The promises themselves are in `celery_outbox_steps.testing.contract`, which any
 
 from __future__ import annotations
 
-from celery_outbox_steps.testing.contract import StoreContract
+from celery_outbox_steps.testing.contract import DestinationContract, StoreContract
 
 
 class TestStore(StoreContract):
     """On each backend of `conftest.py`."""
+
+
+class TestDestination(DestinationContract):
+    """The same for the rows of a destination."""

@@ -8,6 +8,7 @@ it are shared by the modules of the suite.
 from __future__ import annotations
 
 import time
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
@@ -16,7 +17,7 @@ from celery_outbox_steps.messages import Dead, Deferred, Expired, Published, Ret
 from celery_outbox_steps.testing.memory_store import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from celery_outbox_steps.messages import ClaimedMessage, Outcome
     from celery_outbox_steps.store import Store
@@ -39,10 +40,11 @@ each_outcome = pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOME
 class Backend(Protocol):
     """One outbox table, empty when a test begins."""
 
-    def store(self, *, retention: float | None = None) -> Store:
+    def store(self, *, retention: float | None = None, destinations: Sequence[str] = ()) -> Store:
         """A new store on this table. Called from several threads, and each may use it.
 
-        A store is used by one thread at a time, and not always by the one that made it.
+        A store is used by one thread at a time, and not always by the one that made it. With
+        `destinations`, it has their messages in `store.deliveries`.
         """
 
     def add(
@@ -50,7 +52,8 @@ class Backend(Protocol):
     ) -> list[int]:
         """Put rows into the table, due in `due_in` seconds. Returns their ids, ascending.
 
-        `held`: as a call with an eta stores them. Their `eta` is the time that they are due.
+        `held`: as a call with an eta stores them. Their `eta` is the time that they are due. With a
+        `destination`, and perhaps an `order_key`, they are messages for that.
         `columns` are fields of `ClaimedMessage`; the others get any valid value (`args`, `kwargs`
         and `options`: "[]", "{}" and "{}").
         """
@@ -58,9 +61,10 @@ class Backend(Protocol):
     def add_failed_task(self, **columns: Any) -> int:
         """Put a dead letter of kind "task" into the table. Returns its id."""
 
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows by id: the columns of `ClaimedMessage` that are stored, and `created_at`,
-        `due_at`, `updated_at`, `claimed_by`, `claimed_until`, `last_error`, `published_at`."""
+    def rows(self, destination: str | None = None) -> list[dict[str, Any]]:
+        """All rows for the app's own broker, or for a destination, by id: the columns of
+        `ClaimedMessage` that are stored, and `created_at`, `due_at`, `updated_at`, `claimed_by`,
+        `claimed_until`, `last_error`, `published_at`."""
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """All dead letters by id: the contents of the row, `retries` and `failure_reason`."""
@@ -79,7 +83,12 @@ class MemoryBackend:
         self._shift = 0.0
         self._first = store_class(clock=lambda: time.time() + self._shift)
 
-    def store(self, *, retention: float | None = None) -> MemoryStore:
+    def store(
+        self,
+        *,
+        retention: float | None = None,
+        destinations: Sequence[str] = (),  # noqa: ARG002  it has all of them
+    ) -> MemoryStore:
         return self._first.beside(retention=retention)
 
     def add(self, count: int = 1, **columns: Any) -> list[int]:
@@ -88,8 +97,9 @@ class MemoryBackend:
     def add_failed_task(self, **columns: Any) -> int:
         return self._first.add_failed_task(**columns)
 
-    def rows(self) -> list[dict[str, Any]]:
-        return [_columns(row) for row in self._first.snapshot()[0]]
+    def rows(self, destination: str | None = None) -> list[dict[str, Any]]:
+        rows = sorted(self._first.snapshot()[0], key=attrgetter("id"))
+        return [_columns(row) for row in rows if row.destination == destination]
 
     def dead_letters(self) -> list[dict[str, Any]]:
         return [

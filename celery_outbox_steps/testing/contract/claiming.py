@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_outbox_steps.envelope import SUPPORTED_VERSIONS
+from celery_outbox_steps.envelope import DELIVERY_VERSIONS, SUPPORTED_VERSIONS
 from celery_outbox_steps.messages import Published
 from celery_outbox_steps.testing.contract.backend import (
     LEASE,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.testing.contract.backend import Backend
 
 KB = 1024
+UNKNOWN_VERSION = max(*SUPPORTED_VERSIONS, *DELIVERY_VERSIONS) + 1
 
 
 class ClaimingContract:
@@ -42,6 +43,7 @@ class ClaimingContract:
             sentry_baggage="b",
             structlog_context="{}",
         )
+        version = only(backend.rows())["schema_version"]
         message = only(backend.store().claim(10, LEASE, "me"))
         assert message[1:12] == (
             "abc",
@@ -51,7 +53,7 @@ class ClaimingContract:
             '{"x": "\\u0000"}',
             b"\x00\xff",
             2,
-            1,
+            version,
             "t",
             "b",
             "{}",
@@ -82,8 +84,7 @@ class ClaimingContract:
         assert len(backend.store().claim(10, LEASE, "me")) == 1
 
     def test_a_claim_leaves_rows_of_an_unknown_schema_version_alone(self, backend: Backend) -> None:
-        known = only(backend.add(schema_version=SUPPORTED_VERSIONS[-1]))
-        unknown = only(backend.add(schema_version=SUPPORTED_VERSIONS[-1] + 1))
+        known, unknown = only(backend.add()), only(backend.add(schema_version=UNKNOWN_VERSION))
         assert ids_of(backend.store().claim(10, LEASE, "me")) == [known]
         assert [row["claimed_by"] for row in backend.rows() if row["id"] == unknown] == [None]
 
