@@ -107,7 +107,7 @@ RATES = Kind('a dictionary such as {"mail.*": "600/m"}, with a rate per s, m, h 
 def _pattern(name: Any) -> str:
     if not isinstance(name, str) or not name or len(name) > LONGEST_PATTERN:
         raise ConfigurationError(
-            f"{SETTING} has the pattern {name!r}. It must be a name of tasks or events, or an fnmatch"
+            f"{SETTING} has the pattern {name!r}. It must be a task's or event's name, or an fnmatch"
             f" pattern of at most {LONGEST_PATTERN} characters."
         )
     return name
