@@ -130,8 +130,9 @@ def _masked_url(url: Any) -> Any:
 
 def _destination(name: Any, options: Any) -> Destination:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        shown = "a URL as a name" if "://" in str(name) else f"the name {name!r}"
         raise ConfigurationError(
-            f"{SETTING} has the name {name!r}. A name has at most {LONGEST_NAME} letters, digits, "
+            f"{SETTING} has {shown}. A name has at most {LONGEST_NAME} letters, digits, "
             "dots, underscores and hyphens."
         )
     if not isinstance(options, Mapping):

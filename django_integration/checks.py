@@ -9,6 +9,7 @@ module turns its errors into Django's messages. Ids are stable: one per kind of 
     E003 a path that can't be imported   E006 an outbox in tenant schemas
     E007 a relay without its bootstep    E008 the app is not installed: see `app.py`
     E009 a table of another package that is in the way of the migrations
+    E010 a destination whose URL has no transport here, or none that can be imported
     W001 unapplied migrations            W002 a database that a relay can't work on
     W003 LISTEN does not work: the relay will poll
     W004 a task with @once that Celery acknowledges too early
@@ -28,6 +29,7 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from celery_outbox_steps.errors import ConfigurationError, StoreError
+from celery_outbox_steps.publishers.broker import connection_for
 from celery_outbox_steps.settings import (
     SETTINGS,
     Setting,
@@ -51,6 +53,10 @@ if TYPE_CHECKING:
 
 TAG = "celery_outbox"
 CORRECT_PATH = "Correct the path, or install the package that it names."
+INSTALL_THE_TRANSPORT = (
+    "A worker with --outbox-relay would not start. kombu has extras for the libraries, such as"
+    " kombu[redis] and kombu[confluentkafka]."
+)
 REMOVE_THE_TABLES = (
     "If it is that of django-celery-outbox, publish what is in it and remove its tables, while that"
     " package is still installed: python manage.py migrate django_celery_outbox zero"
@@ -78,6 +84,7 @@ def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:  # 
         *_not_importable(values),
         *_unknown_databases(values),
         *_contradictions(values),
+        *_unusable_destinations(values),
         *_tenant_schemas(),
         *_missing_step(app, values),
     ]
@@ -217,6 +224,15 @@ def _contradictions(values: dict[str, Any]) -> Iterator[CheckMessage]:
         refuse_contradictions(values)
     except ConfigurationError as exc:
         yield Error(str(exc), hint="Change one of the two.", id="celery_outbox.E005")
+
+
+def _unusable_destinations(values: dict[str, Any]) -> Iterator[CheckMessage]:
+    """Transports are imported, nothing is connected."""
+    for destination in read(values, "destinations").values():
+        try:
+            connection_for(destination)
+        except ConfigurationError as exc:  # noqa: PERF203  all of them are reported
+            yield Error(str(exc), hint=INSTALL_THE_TRANSPORT, id="celery_outbox.E010")
 
 
 def _tenant_schemas() -> Iterator[CheckMessage]:

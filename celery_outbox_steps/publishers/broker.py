@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from kombu import Connection
 from kombu.pools import ProducerPool
 
-from celery_outbox_steps.destinations import SETTING
 from celery_outbox_steps.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,11 +50,17 @@ def connection_for(destination: Destination) -> Any:
             transport_options=dict(destination.transport_options),
         )
         connection.transport  # noqa: B018  this imports the transport and its library
-    except Exception as exc:
+    except (ImportError, LookupError, NameError) as exc:
         raise ConfigurationError(
-            f"{SETTING}[{destination.name!r}] can't be used: {type(exc).__name__}: {exc}. Check the"
+            f"{destination.described} can't be used: {type(exc).__name__}: {exc}. Check the"
             " URL's scheme, and install the library that kombu needs for it."
         ) from exc
+    except Exception as exc:  # noqa: BLE001  its text may show a part of a password
+        raise ConfigurationError(
+            f"{destination.described} can't be used: kombu can't read its URL"
+            f" ({type(exc).__name__}). Characters such as / : @ # in a user name or password must"
+            " be percent-encoded."
+        ) from None
     return connection
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -140,6 +141,59 @@ def test_settings_that_contradict_each_other_are_reported(
     ((id_, message, _),) = check(**settings)
     assert id_ == "celery_outbox.E005"
     assert all(name in message for name in settings)
+
+
+URL = "amqp://user:hunter2@host//"
+
+
+@pytest.mark.parametrize(
+    ("options", "id_", "named"),
+    [
+        ({}, "E001", '"url"'),
+        ({"url": URL, "exchnage": "domain"}, "E001", "'exchnage'"),
+        ({"url": "hunter2"}, "E001", '"url"'),
+        ({"url": URL, "queue": "a", "exchange": "b"}, "E001", '"exchange"'),
+        ({"url": URL, "routing_key": "{nmae}"}, "E001", '"routing_key"'),
+        ({"url": URL, "serializer": "jsno"}, "E001", '"serializer"'),
+        ({"url": URL, "mandatory": "hunter2"}, "E001", '"mandatory"'),
+        ({"url": URL, "max_retries": -1}, "E001", '"max_retries"'),
+        ({"url": URL, "transport_options": "hunter2"}, "E001", '"transport_options"'),
+        ({"url": URL, "send_timeout": 500.0, "max_backoff": 1.0}, "E005", "MAX_BACKOFF"),
+        ({"url": "nosuch://user:hunter2@host"}, "E010", "No such transport: nosuch"),
+        ({"url": "confluentkafka://user:hunter2@host"}, "E010", "install the library"),
+        ({"url": "amqp://user:hunter2/#@host//"}, "E010", "must be percent-encoded"),
+    ],
+)
+def test_a_wrong_destination_is_reported_with_its_name_and_option_and_without_its_password(
+    check: Callable[..., Any], options: dict[str, Any], id_: str, named: str
+) -> None:
+    if "kafka" in str(options.get("url")) and find_spec("confluent_kafka"):
+        pytest.skip("its library is installed")
+    right = {"url": "memory://"}
+    ((found, message, hint),) = check(
+        CELERY_OUTBOX_DESTINATIONS={"events": right, "partner": options}
+    )
+    assert found == f"celery_outbox.{id_}"
+    assert "CELERY_OUTBOX_DESTINATIONS['partner']" in message
+    assert named in message
+    assert "hunter2" not in f"{message}{hint}"
+
+
+def test_a_url_in_place_of_a_name_is_not_shown(check: Callable[..., Any]) -> None:
+    ((found, message, _),) = check(CELERY_OUTBOX_DESTINATIONS={URL: {"exchange": "domain"}})
+    assert (found, "hunter2" in message) == ("celery_outbox.E001", False)
+
+
+@pytest.mark.parametrize("rate", ["600", "600/w", "0/m", "-1/s", 600, None])
+def test_a_wrong_rate_is_reported_with_its_pattern(check: Callable[..., Any], rate: Any) -> None:
+    rates = {"mail.*": "600/m", "report.*": rate}
+    ((found, message, _),) = check(CELERY_OUTBOX_RATES=rates)
+    assert (found, "report.*" in message) == ("celery_outbox.E001", True)
+    assert "600/m" in message, "what would be right"
+
+
+def test_a_rate_for_what_does_not_exist_yet_is_fine(check: Callable[..., Any]) -> None:
+    assert check(CELERY_OUTBOX_RATES={"no.such.task": "1/s"}) == []
 
 
 def test_a_relay_without_its_step_is_reported(check: Callable[..., Any]) -> None:

@@ -86,6 +86,22 @@ def test_every_dotted_path_gets_the_same_words(name: str) -> None:
         start(**{name: "json"})
 
 
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("nosuch://user:hunter2@host", "No such transport: nosuch"),
+        ("amqp://user:hunter2/#@host//", "percent-encoded"),
+    ],
+)
+def test_a_destination_that_can_not_be_used_stops_the_worker_at_its_start(
+    url: str, why: str
+) -> None:
+    with pytest.raises(RelayCannotStart, match=r"DESTINATIONS\['lake'\] can't be used") as refused:
+        start(store=lambda app: [MemoryStore()], destinations={"lake": {"url": url}})
+    said = str(refused.value)
+    assert (why in said, "hunter2" in said, "\n" in said) == (True, False, False)
+
+
 def test_a_store_for_an_earlier_version_stops_the_worker_at_its_start() -> None:
     class OldStore:
         name = "old"
