@@ -9,6 +9,7 @@ to do is in `operations.py`.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.contrib import admin as django_admin
 from django.contrib import messages
@@ -20,6 +21,8 @@ from django.db import transaction
 from django.template.response import TemplateResponse
 from django.utils.dateparse import parse_datetime
 
+from django_integration.admin.databases import databases_of
+from django_integration.admin.order import MOST_BEHIND, count_behind
 from django_integration.admin.paging import REACH
 from django_integration.schema import DatabaseNow
 
@@ -68,7 +71,7 @@ def _confirmation_page(
     admin: ModelAdmin[Any], request: HttpRequest, chosen: QuerySet[Any], operation: Operation
 ) -> TemplateResponse:
     ids = list(chosen.values_list("pk", flat=True)[:REACH])
-    rows = admin.get_queryset(request)
+    rows, databases = admin.get_queryset(request), databases_of(request)
     ready = sum(
         operation.allowed(rows.filter(pk__in=chunk)).order_by().count() for chunk in _chunks(ids)
     )
@@ -81,6 +84,10 @@ def _confirmation_page(
         "media": admin.media,
         "operation": operation,
         "ready": ready,
+        "behind": count_behind(admin.model, rows.db, ids) if operation.destroys else 0,
+        "most_behind": MOST_BEHIND,
+        "database": rows.db if databases.query else "",
+        "list_query": f"?{urlencode(databases.query)}" if databases.query else "",
         "skipped": len(ids) - ready,
         "reached": len(ids) == REACH,
         "named": [(row, row in allowed) for row in named],
@@ -134,6 +141,8 @@ def _process_chunk(
 
 def _log(request: HttpRequest, operation: Operation, rows: Sequence[Any]) -> None:
     content_type = get_content_type_for_model(rows[0])
+    database = databases_of(request).query  # a row of another database may have the same id
+    message = f"{operation.title}{f' ({rows[0]._state.db})' if database else ''}."
     LogEntry.objects.bulk_create(
         LogEntry(
             user_id=request.user.pk,
@@ -141,7 +150,7 @@ def _log(request: HttpRequest, operation: Operation, rows: Sequence[Any]) -> Non
             object_id=str(row.pk),
             object_repr=str(row)[:200],
             action_flag=operation.flag,
-            change_message=f"{operation.title}.",
+            change_message=message,
         )
         for row in rows
     )

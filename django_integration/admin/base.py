@@ -8,6 +8,7 @@ the query string can't filter by columns (`?kwargs__contains=...` would answer a
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
@@ -18,17 +19,26 @@ from django.http import HttpResponseRedirect
 from django.urls import reverse
 from django.utils.text import capfirst
 
+from django_integration.admin.databases import (
+    DATABASE,
+    LIST_QUERY,
+    alias_of,
+    databases_of,
+    switch,
+)
 from django_integration.admin.fields import MessageFields
-from django_integration.admin.filters import KIND, STATE, TASK_NAME, as_stored
+from django_integration.admin.filters import DESTINATION, KIND, STATE, TASK_NAME, as_stored
 from django_integration.admin.paging import REACH, CappedPaginator, along_indexes, ids_within
 from django_integration.admin.states import NEWEST_FIRST
 from django_integration.store.postgresql import FOR_LIST
-from django_integration.store.session import write_alias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from django.db.models import QuerySet
     from django.http import HttpRequest, HttpResponse
 
+    from django_integration.admin.destinations import DestinationsSummary
     from django_integration.admin.operations import Operation
     from django_integration.admin.summary import Summary
 
@@ -37,15 +47,35 @@ else:
     Base = admin.ModelAdmin
 
 
-class SlimChangeList(ChangeList):
-    """A list that leaves the long texts in the database, and reads the rest along an index."""
+class OneDatabase(ChangeList):
+    """A list of one database, whose links keep that choice."""
 
     result_list: Any
+    chosen: dict[str, str]
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        self.chosen = databases_of(request).query
+        super().__init__(request, *args, **kwargs)
+
+    def get_filters_params(self, *args: Any) -> dict[str, Any]:
+        found: dict[str, Any] = super().get_filters_params(*args)
+        found.pop(DATABASE, None)
+        return found
+
+    def url_for_result(self, result: Any) -> str:
+        url = super().url_for_result(result)
+        return f"{url}?{urlencode(self.chosen)}" if self.chosen else url
+
+
+class SlimChangeList(OneDatabase):
+    """A list that leaves the long texts in the database, and reads the rest along an index."""
 
     def get_results(self, request: HttpRequest) -> None:
         with along_indexes(self.root_queryset.db, FOR_LIST):
             super().get_results(request)
-            len(self.result_list)  # reads the page now, not during rendering
+            # Reads the page now, and not during rendering.
+            admin: Any = self.model_admin
+            admin.look_up(request, list(self.result_list))
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[Any]:
         listed: tuple[str, ...] = self.model_admin.listed  # type: ignore[attr-defined]
@@ -53,7 +83,7 @@ class SlimChangeList(ChangeList):
 
 
 class ReadOnlyAdmin(Base):
-    """No form for adding, changing or deleting a row. Reads the database that is written to."""
+    """No form for adding, changing or deleting a row. Reads the chosen database."""
 
     show_full_result_count = False
     show_facets: ClassVar[Any] = getattr(
@@ -74,12 +104,50 @@ class ReadOnlyAdmin(Base):
         return False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = self.model._default_manager.using(write_alias())
+        rows: QuerySet[Any] = self.model._default_manager.using(alias_of(request))
         return rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return OneDatabase
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        # Callables: they run during rendering, which is after all permission checks.
+        context = {
+            "outbox_databases": lambda: switch(request),
+            "title": capfirst(self.opts.verbose_name_plural),
+        }
+        return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        context = {"outbox_databases": lambda: switch(request, self.list_url())}
+        return super().change_view(
+            request, object_id, form_url, {**context, **(extra_context or {})}
+        )
+
+    def list_url(self, request: HttpRequest | None = None) -> str:
+        """The list of these rows; with a request, of those in its database."""
+        table = f"{self.opts.app_label}_{self.opts.model_name}"
+        url = reverse(f"{self.admin_site.name}:{table}_changelist")
+        query = databases_of(request).query if request else {}
+        return f"{url}?{urlencode(query)}" if query else url
+
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """What the links of a page keep: the list that it was opened from, or its database."""
+        kept = super().get_preserved_filters(request)
+        query = databases_of(request).query
+        return kept or (urlencode({LIST_QUERY: urlencode(query)}) if query else "")
 
 
 class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
-    """A list of messages, and the page of one. The two tables add their operations."""
+    """A list of messages, and the page of one. The tables add their operations."""
 
     paginator = CappedPaginator
     list_per_page = 50
@@ -114,7 +182,7 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
         return SlimChangeList
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
-        return lookup in (STATE, TASK_NAME, KIND)
+        return lookup in (STATE, TASK_NAME, KIND, DESTINATION)
 
     def get_search_results(
         self,
@@ -137,16 +205,20 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        # A callable: it runs during rendering, which is after all permission checks.
-        context = {
-            "outbox_summary": lambda: self.summary(request),
-            "title": capfirst(self.opts.verbose_name_plural),
-        }
+        context = {"outbox_summary": lambda: self.summary(request)}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
-    def summary(self, request: HttpRequest) -> Summary | None:
+    def summary(self, request: HttpRequest) -> Summary | DestinationsSummary | None:
         """What is above the list."""
         raise NotImplementedError
+
+    def look_up(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        """Add to the rows of a page what other rows say about them."""
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        row = super().get_object(request, object_id, from_field)
+        self.look_up(request, [] if row is None else [row])
+        return row
 
     # -- the page of one row ---------------------------------------------------------------------
 
@@ -178,9 +250,8 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
         if page is not None:
             return page
         if chosen.exists():
-            return HttpResponseRedirect(request.path)
-        table = f"{self.opts.app_label}_{self.opts.model_name}"
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{table}_changelist"))
+            return HttpResponseRedirect(request.get_full_path())
+        return HttpResponseRedirect(self.list_url(request))
 
     def possible(self, request: HttpRequest, object_id: str) -> list[Operation]:
         """What can be done with this row now, by this user."""

@@ -5,16 +5,22 @@ Read-only; `base.py` holds what both tables share. *Replay* and *discard* are in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 
 from celery_outbox_steps.store import MESSAGE
-from django_integration.admin import states
+from django_integration.admin import configuration, states
 from django_integration.admin.actions import action_for
 from django_integration.admin.base import StoredMessageAdmin
-from django_integration.admin.fields import ARGUMENTS, CONTEXT, WHERE_IT_GOES, exact_time
-from django_integration.admin.filters import DEAD_FILTERED, DeadTaskNameFilter, KindFilter
+from django_integration.admin.fields import contents, exact_time, where_it_goes
+from django_integration.admin.filters import (
+    DEAD_FILTERED,
+    DESTINATION,
+    DeadDestinationFilter,
+    DeadTaskNameFilter,
+    KindFilter,
+)
 from django_integration.admin.formatting import failure, moment, preformatted
 from django_integration.admin.operations import DISCARD_DEAD, REPLAY
 from django_integration.admin.summary import dead_summary_for
@@ -35,32 +41,35 @@ class DeadLetterAdmin(StoredMessageAdmin):
     # Dead letters are only appended, so this is also the order of their deaths.
     ordering = states.NEWEST_FIRST
     list_display = ("task", "shown_kind", "died", "created", "reason")
-    list_filter = (KindFilter, DeadTaskNameFilter)
-    listed = (*StoredMessageAdmin.listed, "dead_at", "failure_reason", "kind")
-    filtered = DEAD_FILTERED
-    fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    "shown_kind",
-                    "task_name",
-                    "task_id",
-                    "died_exactly",
-                    "created_exactly",
-                    "wanted_at",
-                    "attempts",
-                    "shown_reason",
-                    "shown_traceback",
-                )
-            },
-        ),
-        ("Delivery", {"fields": WHERE_IT_GOES}),
-        ARGUMENTS,
-        CONTEXT,
+    list_filter = (DeadDestinationFilter, KindFilter, DeadTaskNameFilter)
+    listed = (
+        *StoredMessageAdmin.listed,
+        "dead_at",
+        "failure_reason",
+        "kind",
+        "destination",
+        "order_key",
+        "schema_version",
     )
-
+    filtered = DEAD_FILTERED
     died_exactly = exact_time("dead_at", "Died at")
+
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        """With the destination, if there are any."""
+        if not (configuration.destinations() or request.GET.get(DESTINATION)):
+            return self.list_display
+        task, *others = self.list_display
+        return (task, "goes_to", *others)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:  # noqa: ARG002  Django's
+        key = ("shown_order_key",) if obj is not None and obj.order_key else ()
+        about = ("shown_kind", "task_name", "task_id", "died_exactly", "created_exactly")
+        failed = ("wanted_at", "attempts", "shown_reason", "shown_traceback")
+        return (
+            (None, {"fields": (*about, *key, *failed)}),
+            ("Delivery", {"fields": where_it_goes(obj)}),
+            *contents(obj),
+        )
 
     def summary(self, request: HttpRequest) -> Summary | None:
         return dead_summary_for(request, self.admin_site)

@@ -1,4 +1,5 @@
-"""The filters beside a list: the state of a row, the kind of a dead letter, the name of a task.
+"""The filters beside a list: the destination and the state of a row, the kind of a dead letter, and
+the name of a task.
 
 The task name is typed, whole or in part, not chosen: a list of all names would read the whole
 table. The browser suggests the names among the newest rows. No filter reads beyond the window of
@@ -13,15 +14,19 @@ from urllib.parse import parse_qsl
 
 from django.contrib import admin
 from django.contrib.admin.views.main import PAGE_VAR, SEARCH_VAR
+from django.db import connections
 from django.db.models import Q
 
 from celery_outbox_steps.envelope import ascii_text
 from celery_outbox_steps.store import KINDS, MESSAGE, TASK
-from django_integration.admin import states
-from django_integration.admin.paging import with_name, within_window
+from django_integration.admin import configuration, states
+from django_integration.admin.databases import alias_of
+from django_integration.admin.formatting import one_line
+from django_integration.admin.paging import along_indexes, with_name, within_window
+from django_integration.store import DjangoStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from django.contrib.admin.views.main import ChangeList
     from django.db.models import QuerySet
@@ -30,7 +35,10 @@ if TYPE_CHECKING:
 STATE = "state"
 TASK_NAME = "task_name"
 KIND = "kind"
-DEAD_FILTERED = ("id", "task_name", "kind")
+DESTINATION = "destination"
+OWN_BROKER = "-"
+"""The choice of dead letters that were for no destination: no destination can have this name."""
+DEAD_FILTERED = ("id", "task_name", "kind", "destination")
 """The columns that a list of dead letters may filter by."""
 ROWS_FOR_SUGGESTIONS = 1_000
 """The newest rows, whose task names are suggested."""
@@ -41,15 +49,80 @@ class StateFilter(admin.SimpleListFilter):
 
     title = "state"
     parameter_name = STATE
+    names = states.OF_TASKS
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, state.label) for name, state in states.STATES.items()]
+        return [(name, states.STATES[name].label) for name in self.names]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        state = states.chosen(self.value())
+        state = self.state_of(request)
         if request.GET.get(SEARCH_VAR):  # a task id finds its few rows by itself
             return queryset.filter(state.condition)
-        return state.apply(queryset, as_stored(request.GET.get(TASK_NAME)))
+        name = as_stored(request.GET.get(TASK_NAME))
+        return state.apply(queryset, name, self.lanes(request, state))
+
+    @staticmethod
+    def state_of(request: HttpRequest) -> states.ListedState:
+        return states.chosen(request.GET.get(STATE))
+
+    def lanes(self, request: HttpRequest, state: states.ListedState) -> Sequence[Q]:
+        return states.WHOLE_TABLE
+
+
+class DeliveryStateFilter(StateFilter):
+    """The same of messages for destinations, and those that are held back.
+
+    Without a chosen destination, a state is looked for in one destination after the other.
+    """
+
+    names = tuple(states.STATES)
+
+    @staticmethod
+    def state_of(request: HttpRequest) -> states.ListedState:
+        found = StateFilter.state_of(request)
+        is_every = found is states.EVERY and request.GET.get(DESTINATION)
+        return states.EVERY_OF_LANE if is_every else found
+
+    def lanes(self, request: HttpRequest, state: states.ListedState) -> Sequence[Q]:
+        if request.GET.get(DESTINATION) or state is states.EVERY:
+            return states.WHOLE_TABLE
+        return [Q(destination=name) for name in destinations_of(request)]
+
+
+class DestinationFilter(admin.SimpleListFilter):
+    """One destination: the part of the table that an index keeps together."""
+
+    title = "destination"
+    parameter_name = DESTINATION
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        named = as_stored(request.GET.get(DESTINATION))
+        names = {*destinations_of(request), *([named] if named else ())}
+        return [(name, one_line(name)) for name in sorted(names)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        name = as_stored(self.value())
+        return queryset.filter(destination=name) if name else queryset
+
+
+class DeadDestinationFilter(DestinationFilter):
+    """One destination, or the app's own broker. Not shown if no message is for a destination.
+
+    Those that are neither configured nor among the newest dead letters are not suggested.
+    """
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        newest = model_admin.get_queryset(request).order_by("-id")
+        found = set(newest.values_list("destination", flat=True)[:ROWS_FOR_SUGGESTIONS])
+        named = as_stored(request.GET.get(DESTINATION))
+        names = {*found, *configuration.destinations(), named} - {None, "", OWN_BROKER}
+        choices = [(name, one_line(name)) for name in sorted(names)]
+        return [(OWN_BROKER, "The app's own broker"), *choices] if choices else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == OWN_BROKER:
+            return queryset.filter(destination__isnull=True)
+        return super().queryset(request, queryset)
 
 
 class TaskNameFilter(admin.SimpleListFilter):
@@ -83,7 +156,7 @@ class TaskNameFilter(admin.SimpleListFilter):
 class KindFilter(admin.SimpleListFilter):
     """Messages that could not be published, or tasks that failed.
 
-    The task name, which comes next, keeps it within the window.
+    The task name, which comes last, keeps it within the window.
     """
 
     title = "kind"
@@ -107,11 +180,25 @@ class DeadTaskNameFilter(TaskNameFilter):
         if request.GET.get(SEARCH_VAR):
             return super().queryset(request, queryset)
         name = as_stored(self.value())
-        if not name and request.GET.get(KIND) not in KINDS:
+        filtered = request.GET.get(KIND) in KINDS or as_stored(request.GET.get(DESTINATION))
+        if not name and not filtered:
             return queryset
         every = queryset.model._default_manager.using(queryset.db)
         newest = [every.order_by(*states.NEWEST_FIRST).values(*DEAD_FILTERED)]
         return with_name(newest, queryset, name) if name else within_window(newest, queryset)
+
+
+def destinations_of(request: HttpRequest) -> list[str]:
+    """The destinations that are configured, and those that messages are stored for: found once for
+    each request."""
+    known = vars(request)
+    if "outbox_destinations" not in known:
+        alias = alias_of(request)
+        with along_indexes(alias):
+            stored = DjangoStore(alias, connection=connections[alias]).destinations()
+        known["outbox_destinations"] = sorted({*configuration.destinations(), *stored})
+    found: list[str] = known["outbox_destinations"]
+    return found
 
 
 def as_stored(name: str | None) -> str:

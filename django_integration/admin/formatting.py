@@ -1,4 +1,4 @@
-"""Points in time, errors and long texts, formatted for the pages of the admin.
+"""Numbers, points in time, errors and long texts, formatted for the pages of the admin.
 
 Pure functions without a query. Texts that come from a row are escaped, and characters that are
 invisible or that reorder a line are shown by their number. What is stored is never changed.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from django.template.defaultfilters import truncatechars
 from django.utils import timezone
+from django.utils.formats import number_format
 from django.utils.html import format_html
 
 from celery_outbox_steps.health import age
@@ -76,6 +77,14 @@ def failure(attempts: int, error: str | None) -> str:
         truncatechars(visible(line), 90),
         f"{attempts} failed attempt{'' if attempts == 1 else 's'}",
     )
+
+
+def counted(rows: int, cap: int | None = None, *, partly: bool = False) -> str:
+    """Exact below the cap; from there on the database's estimate, or "at least"."""
+    text = number_format(rows, force_grouping=True)
+    if cap is not None and rows > cap:
+        return f"≈ {text}"
+    return f"{text}+" if partly or rows == cap else text
 
 
 def one_line(text: str) -> str:

@@ -1,18 +1,20 @@
 """What can be done with chosen rows, from *retry now* to *discard*: its texts, and what it changes.
 
 Each operation says which rows it may change now, by the database's clock, and changes them through
-`DjangoStore` or by deleting them. Who may do it, and how it is confirmed and logged, is in
-`actions.py`, which also locks the rows first.
+`DjangoStore` or by deleting them. If a message with a key is deleted, the next one of its key is
+made due. Who may do it, and how it is confirmed and logged, is in `actions.py`, which also locks
+the rows first.
 """
 
 # ruff: noqa: ARG001  an operation's `apply` has one signature
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.models import CHANGE, DELETION
-from django.db import connections
+from django.db import connections, transaction
 
 from celery_outbox_steps.store import DeadLetters
 from django_integration import schema
@@ -20,6 +22,9 @@ from django_integration.store import DjangoStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+TABLES = {each.name: each for each in (schema.TASKS, schema.DELIVERIES)}
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Operation:
 
 
 def _make_due(alias: str, model: type[Any], ids: list[int]) -> None:
-    _store(alias).make_due(ids)
+    _store(alias).make_due(ids, TABLES[model._meta.db_table])
 
 
 def _replay(alias: str, model: type[Any], ids: list[int]) -> None:
@@ -53,7 +58,20 @@ def _replay(alias: str, model: type[Any], ids: list[int]) -> None:
 
 
 def _delete(alias: str, model: type[Any], ids: list[int]) -> None:
-    model._default_manager.using(alias).filter(pk__in=ids).delete()
+    rows = model._default_manager.using(alias).filter(pk__in=ids)
+    if hasattr(model, "order_key"):
+        keyed = rows.filter(destination__isnull=False, order_key__isnull=False)
+        keys = set(keyed.values_list("destination", "order_key"))
+        if keys:
+            # Once the rows are gone for the relays too. If it fails, a relay does it later.
+            transaction.on_commit(partial(_release, alias, keys), using=alias, robust=True)
+    rows.delete()
+
+
+def _release(alias: str, keys: set[tuple[str, str]]) -> None:
+    store = _store(alias)
+    for destination in {each for each, _ in keys}:
+        store.release_keys(destination, {key for each, key in keys if each == destination})
 
 
 def _store(alias: str) -> DjangoStore:
@@ -110,6 +128,20 @@ DISCARD = Operation(
     allowed=lambda rows: rows.filter(schema.UNLEASED.q),
     apply=_delete,
 )
+IN_ORDER = (
+    " A message with a key still waits for the earlier ones of its key: it does not overtake them."
+)
+NEXT_OF_KEY = (
+    " If one has a key, the next message of its key no longer waits for it and is sent without it."
+)
+LEFT_HELD_BACK = "They are in flight, already due, held back, scheduled, or no longer waiting."
+RETRY_DELIVERY = replace(
+    RETRY, explanation=f"{RETRY.explanation}{IN_ORDER}", left_alone=LEFT_HELD_BACK
+)
+SEND_NOW_DELIVERY = replace(SEND_NOW, explanation=f"{SEND_NOW.explanation}{IN_ORDER}")
+CANCEL_DELIVERY = replace(CANCEL, explanation=f"{CANCEL.explanation}{NEXT_OF_KEY}")
+DISCARD_DELIVERY = replace(DISCARD, explanation=f"{DISCARD.explanation}{NEXT_OF_KEY}")
+"""The same of messages for destinations."""
 REPLAY = Operation(
     action="replay",
     label="Replay",

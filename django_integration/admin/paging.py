@@ -9,6 +9,7 @@ over a million rows costs what a page over the first hundred thousand does.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from django.core.paginator import Paginator
@@ -29,7 +30,7 @@ else:
     AnyPaginator = Paginator
 
 WINDOW = 100_000
-"""Rows that a condition without an index may read."""
+"""Rows that a condition without an index may read, in all its windows together."""
 REACH = 10_000
 """The most rows that a list pages through, and that one action changes."""
 
@@ -52,8 +53,8 @@ def along_indexes(alias: str, planner: str = FOR_TRANSACTION) -> Iterator[None]:
 
 
 def within_window(windows: Iterable[QuerySet[Any]], matching: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows of `matching` among the first `WINDOW` rows of each window, which names an index by
-    its range and its order.
+    """The rows of `matching` among the first rows of each window, which names an index by its range
+    and its order.
 
     The limit is part of the condition, where no planner can choose to read the whole table
     instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN.
@@ -69,14 +70,18 @@ def with_name(windows: Sequence[QuerySet[Any]], rows: QuerySet[Any], name: str) 
 
 
 def ids_within(windows: Iterable[QuerySet[Any]], matching: QuerySet[Any]) -> list[int]:
-    """The ids of these rows, at most one more than a list pages through."""
-    return [row_id for along in windows for row_id in _ids_within(along, matching)][: REACH + 1]
+    """The ids of these rows, at most one more than a list pages through: taken from the windows in
+    turn, so that none hides what is in another."""
+    every = list(windows)
+    found = [_ids_within(along, WINDOW // len(every), matching) for along in every]
+    in_turn = chain.from_iterable(zip_longest(*found))
+    return list(islice((row_id for row_id in in_turn if row_id is not None), REACH + 1))
 
 
-def _ids_within(along: Any, matching: QuerySet[Any]) -> list[int]:
+def _ids_within(along: Any, rows: int, matching: QuerySet[Any]) -> list[int]:
     connection = connections[along.db]
     quote = connection.ops.quote_name
-    window, window_params = statement_of(along[:WINDOW])
+    window, window_params = statement_of(along[:rows])
     where, where_params = where_clause_of(matching)
     # The window takes the table's name, so that a condition on the table is one on the window.
     table = quote(along.model._meta.db_table)

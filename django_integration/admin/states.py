@@ -1,24 +1,30 @@
-"""The states of an outbox row as a list shows them, and the index that each is found along.
+"""The states of a message as a list shows them, and the index that each is found along.
 
 `schema.py` defines each state by columns; this module only adds where its rows are in the due
-index, so that a list starts there and stops early. `with_state()` labels rows.
+index, so that a list starts there and stops early. The index of messages for destinations begins
+with the destination: there a state is found in one of these *lanes* after the other. `with_state()`
+labels rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import Case, CharField, Q, Value, When
 
 from django_integration import schema
 from django_integration.admin.paging import with_name, within_window
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 NEWEST_FIRST = ("-id",)
 NEXT_FIRST = ("due_at", "id")
 LATEST_FIRST = ("-due_at", "-id")
 FILTERED = ("id", "task_name", "due_at", "claimed_until", "updated_at", "eta", "retries")
 """The columns that a list may filter by."""
+WHOLE_TABLE = (Q(),)
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,22 @@ class ListedState:
     indexed: bool = False
     """The range holds few other rows, so that no window is needed."""
 
-    def apply(self, rows: Any, task_name: str = "") -> Any:
-        """The rows in this state, and of this task if one is named."""
+    def apply(self, rows: Any, task_name: str = "", lanes: Sequence[Q] = WHOLE_TABLE) -> Any:
+        """The rows in this state, and of this task if one is named.
+
+        `lanes` are conditions, each of a part of the table that the index keeps together.
+        """
         matching = rows.filter(self.condition)
-        windows = self._windows(rows.values(*FILTERED))
+        windows = [
+            window
+            for lane in lanes
+            for window in self._windows(rows.filter(lane).values(*columns_of(rows.model)))
+        ]
         if task_name:
             return with_name(windows, matching, task_name)
-        return matching if self.indexed else within_window(windows, matching)
+        if self.indexed and lanes is WHOLE_TABLE:
+            return matching
+        return within_window(windows, matching)
 
     def _windows(self, rows: Any) -> list[Any]:
         if self.later_range is None:
@@ -69,11 +84,23 @@ STATES = {
         NEWEST_FIRST,
         later_range=schema.DUE_TIME_AHEAD.q,
     ),
+    "held_back": ListedState(
+        "Held back", schema.HELD_BACK.q, Q(due_at__gte=schema.HELD_BACK_UNTIL), indexed=True
+    ),
     "published": ListedState(
         "Published", schema.PUBLISHED.q, schema.PUBLISHED.q, LATEST_FIRST, indexed=True
     ),
 }
 EVERY = ListedState("All", Q(), Q(), NEWEST_FIRST, indexed=True)
+EVERY_OF_LANE = ListedState("All", Q(), Q(), indexed=True)
+"""Of one destination: no index has its rows in the order of their ids."""
+OF_TASKS = tuple(name for name in STATES if name != "held_back")
+"""Those that a message for the app's own broker can be in."""
+
+
+def columns_of(model: Any) -> tuple[str, ...]:
+    """The columns that a list of these messages may filter by."""
+    return (*FILTERED, "destination") if hasattr(model, "destination") else FILTERED
 
 
 def chosen(name: str | None) -> ListedState:

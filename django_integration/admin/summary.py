@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 from django.db import connections
-from django.urls import NoReverseMatch, reverse
-from django.utils.formats import number_format
 
 from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.health import age, judge
-from django_integration.admin import charts
-from django_integration.admin.filters import STATE, TASK_NAME
+from celery_outbox_steps.health import age, judge, paused_text
+from django_integration.admin import charts, configuration
+from django_integration.admin.databases import alias_of
+from django_integration.admin.filters import OWN_BROKER
+from django_integration.admin.formatting import counted, one_line
+from django_integration.admin.links import Links
 from django_integration.admin.paging import along_indexes
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
+from django_integration.admin.rates import RateLine, rate_lines
 from django_integration.store import DjangoStore
-from django_integration.store.session import write_alias
-from django_integration.store.stats import STATS_CAP
-from django_integration.upstream.django import admin_of
+from django_integration.store.stats import SAMPLE_CAP, STATS_CAP
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
@@ -75,6 +73,8 @@ class Summary:
     panels: tuple[Panel, ...]
     capped: bool
     tables: Tables | None = None
+    destinations_url: str = ""
+    rates: tuple[RateLine, ...] = ()
     cap: int = STATS_CAP
     rows_read: int = charts.ROWS_READ
 
@@ -87,25 +87,39 @@ class Tables:
     holders: tuple[dict[str, Any], ...]
 
 
-def verdict_now() -> Verdict | None:
-    """The verdict on the outbox that this project writes to; None if it can't be read."""
-    alias = write_alias()
+@dataclass(frozen=True)
+class FleetSummary:
+    """What is above the relays."""
+
+    verdict: Verdict
+    pauses: tuple[str, ...]
+    """A sentence for each destination that is paused."""
+
+
+def fleet_summary_for(request: HttpRequest) -> FleetSummary | None:
+    """The verdict on the outbox, and the pauses of destinations; None if they can't be read."""
+    alias = alias_of(request)
     try:
         with along_indexes(alias):
             store = DjangoStore(alias, connection=connections[alias])
-            return judge(store.stats(top=0), store.fleet())
+            fleet = store.fleet()
+            verdict = judge(store.stats(top=0), fleet)
     except StoreError:
         return None
+    pauses = sorted(fleet.pauses.items())
+    return FleetSummary(
+        verdict, tuple(f"{one_line(name)} is {paused_text(pause)}" for name, pause in pauses)
+    )
 
 
 def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
-    """The summary of the outbox that this project writes to; None if it can't be read."""
-    alias, links = write_alias(), Links(request, site)
+    """The summary of an outbox; None if it can't be read."""
+    alias, links = alias_of(request), Links(request, site)
     try:
         with along_indexes(alias):
             store = DjangoStore(alias, connection=connections[alias])
             stats, fleet = store.stats(top=TOP), store.fleet()
-            panels = _panels(store, stats)
+            panels, rates = _panels(store, stats), rate_lines(store)
     except StoreError:
         return None
     return Summary(
@@ -115,55 +129,34 @@ def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
         panels=panels,
         capped=stats.capped,
         tables=_tables(stats, links),
+        destinations_url=links.deliveries() if configuration.destinations() else "",
+        rates=rates,
     )
 
 
 def dead_summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
     """The part of it that is above dead letters, which are what people came for."""
-    alias, links = write_alias(), Links(request, site)
+    alias, links = alias_of(request), Links(request, site)
     try:
         with along_indexes(alias):
             store = DjangoStore(alias, connection=connections[alias])
             stats, fleet = store.stats(top=0), store.fleet()
             deaths = _deaths(store)
+            others = [store.sample(name).dead_letters for name in configuration.destinations()]
     except StoreError:
         return None
     return Summary(
         verdict=judge(stats, fleet),
         relays_url=links.relays(),
-        tiles=(_in_outbox(stats, links), _failing(stats, links), _dead_letters(stats, links)),
+        tiles=(
+            _in_outbox(stats, links),
+            _failing(stats, links),
+            _dead_letters(stats, links),
+            *((_dead_for_destinations(sum(others)),) if others else ()),
+        ),
         panels=(deaths,),
         capped=stats.capped,
     )
-
-
-class Links:
-    """URLs within this admin site, only of pages that the user may see."""
-
-    def __init__(self, request: HttpRequest, site: AdminSite) -> None:
-        self._request = request
-        self._site = site
-
-    def outbox(self, state: str = "", task_name: str = "") -> str:
-        query = {STATE: state, TASK_NAME: task_name}
-        return self._list(CeleryOutbox, {name: value for name, value in query.items() if value})
-
-    def dead_letters(self) -> str:
-        return self._list(CeleryOutboxDeadLetter, {})
-
-    def relays(self) -> str:
-        return self._list(CeleryOutboxRelay, {})
-
-    def _list(self, model: type[Any], query: dict[str, str]) -> str:
-        opts = model._meta
-        page = admin_of(self._site, model)
-        if page is None or not page.has_view_permission(self._request):
-            return ""
-        try:
-            url = reverse(f"{self._site.name}:{opts.app_label}_{opts.model_name}_changelist")
-        except NoReverseMatch:
-            return ""
-        return f"{url}?{urlencode(query)}" if query else url
 
 
 def _tables(stats: Stats, links: Links) -> Tables:
@@ -231,15 +224,20 @@ def _dead_letters(stats: Stats, links: Links) -> Tile:
         "Dead letters",
         _counted(stats.dead_letters),
         _failed_tasks(stats) or "given up, until replayed",
-        links.dead_letters(),
+        links.dead_letters(OWN_BROKER if configuration.destinations() else ""),
         "error" if stats.dead_letters else "plain",
     )
+
+
+def _dead_for_destinations(rows: int) -> Tile:
+    tone = "error" if rows else "plain"
+    return Tile("For destinations", counted(rows, SAMPLE_CAP), "more dead letters", tone=tone)
 
 
 def _throughput(fleet: Fleet, links: Links) -> Tile:
     """What the relays say of themselves: published rows leave no trace in the outbox."""
     rate = sum(each.member.rate for each in fleet.members if each.alive)
-    per_minute = number_format(round(60 * rate), force_grouping=True)
+    per_minute = counted(round(60 * rate))
     return Tile("Published/min", per_minute, "in the last minute", links.relays())
 
 
@@ -292,8 +290,4 @@ def _scheduled(store: DjangoStore, total: int) -> Panel:
 
 
 def _counted(rows: int, *, partly: bool = False) -> str:
-    """Exact below the cap; from there on the database's estimate, or "at least"."""
-    text = number_format(rows, force_grouping=True)
-    if rows > STATS_CAP:
-        return f"≈ {text}"
-    return f"{text}+" if partly or rows == STATS_CAP else text
+    return counted(rows, STATS_CAP, partly=partly)
