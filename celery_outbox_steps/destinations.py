@@ -177,7 +177,7 @@ def _is_url(value: Any) -> bool:
     return bool(urls) and all(isinstance(each, str) and "://" in each for each in urls)
 
 
-def _is_format(text: str) -> bool:
+def _is_format(text: Any) -> bool:
     try:
         text.format(name="", key="")
         return {each for _, each, _, _ in Formatter().parse(text)} <= {*_PLACEHOLDERS, None}
@@ -185,7 +185,7 @@ def _is_format(text: str) -> bool:
         return False
 
 
-def _can_serialize(serializer: str) -> bool:
+def _can_serialize(serializer: Any) -> bool:
     try:
         dumps({}, serializer)
     except Exception:  # noqa: BLE001  each raises errors of its own

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
+from kombu.exceptions import EncodeError
 from kombu.serialization import dumps
 
 from celery_outbox_steps.envelope import EVENT_VERSION, JSON_TYPE
@@ -104,7 +105,7 @@ def rows_of(event: Event, to: Iterable[Destination], app: Any) -> list[Row]:
     rows = []
     for destination in to:
         _check_for(destination, event, headers)
-        body, content_type = serialized(event, destination.serializer)
+        body, content_type = serialized(event, destination)
         sealed = seal_event(
             body, content_type, source=source, time=time, key=event.key, headers=headers
         )
@@ -121,7 +122,7 @@ def rows_of(event: Event, to: Iterable[Destination], app: Any) -> list[Row]:
     return rows
 
 
-def serialized(event: Event, serializer: str) -> tuple[str | bytes, str]:
+def serialized(event: Event, destination: Destination) -> tuple[str | bytes, str]:
     """The body of the message and its content type. A text is JSON; bytes are sent as they are."""
     data = event.data
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -129,9 +130,15 @@ def serialized(event: Event, serializer: str) -> tuple[str | bytes, str]:
     if event.content_type is not None:
         raise OutboxError("content_type is for data that is bytes; other data is serialized.")
     text = _json(data, event.name)
-    if serializer == "json":
+    if destination.serializer == "json":
         return text, JSON_TYPE[0]
-    content_type, _, body = dumps(json.loads(text), serializer)
+    try:
+        content_type, _, body = dumps(json.loads(text), destination.serializer)
+    except EncodeError as error:
+        raise OutboxError(
+            f"The data of {event.name} can't be sent to {destination.name!r} as"
+            f" {destination.serializer}: {error}"
+        ) from error
     return body.encode() if isinstance(body, str) else body, content_type
 
 
@@ -189,7 +196,7 @@ def _check_for(destination: Destination, event: Event, headers: Mapping[str, Any
     if headers:
         try:
             refuse_unsendable_headers(headers)
-        except Exception as error:
+        except Exception as error:  # the codec raises what it likes
             raise OutboxError(
                 f"The headers of {event.name} can't be sent to {destination.name!r}: {error}"
             ) from error
