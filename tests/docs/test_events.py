@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kombu import Connection, Queue
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import DOCS, ROOT, blocks
 from tests.docs.processes import clean_environment, run, running
 from tests.helpers import wait_for
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.harness.servers import PrivateServer
 
 EXAMPLES = ROOT / "examples" / "events"
+PAGE = DOCS / "how-to" / "consume-events.md"
 PLAIN = ("kombu", "pika", "faststream")
 """Consumers that are a process of their own."""
 WORKER = "-m celery -A {} worker --pool solo --loglevel INFO --without-gossip --without-mingle"
@@ -116,3 +117,17 @@ def test_what_is_no_event_stops_no_consumer(stage: Stage) -> None:
     stage.order(8)
     for name in (*PLAIN, "celery"):
         stage.sees(name, "order 8 is packed")
+
+
+def test_the_page_shows_the_files() -> None:
+    """Without their docstrings."""
+    shown = {each.file: each.text for each in blocks(PAGE) if each.file}
+    files = {path.name: path.read_text() for path in EXAMPLES.glob("*.py")}
+    del files["shop.py"]
+    assert shown == {name: text.split('\n"""\n\n', 1)[1] for name, text in files.items()}
+
+
+def test_the_other_blocks_of_the_page_run() -> None:
+    for block in blocks(PAGE):
+        if block.file is None:
+            exec(compile(block.text, str(PAGE), "exec"), {"__name__": "page"})

@@ -2,8 +2,8 @@
 
 They are pieces of a project, so they get the names that such a project has. Functions are defined
 and not called. The README and the tutorial have tests of their own, which run all of it; so do the
-pages on testing, tracing, metrics, writing a store, and multi-tenancy, whose library changes Celery
-for the process.
+pages on testing, tracing, metrics, writing a store, consuming events, and multi-tenancy, whose
+library changes Celery for the process.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ELSEWHERE = {
     README,
     DOCS / "tutorial.md",
+    DOCS / "how-to" / "consume-events.md",
     DOCS / "how-to" / "multi-tenancy.md",
     DOCS / "how-to" / "testing.md",
     DOCS / "how-to" / "tracing.md",
