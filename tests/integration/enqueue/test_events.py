@@ -312,7 +312,12 @@ def test_another_serializer_gets_the_same_data(database: str, app: Any) -> None:
     (row,) = stored()
     assert options(row)["type"] == "application/x-msgpack"
     assert (
-        loads(bytes(row.payload or b""), "application/x-msgpack", "binary", accept=["msgpack"])
+        loads(
+            bytes(row.payload or b""),
+            "application/x-msgpack",
+            "binary",
+            accept=["application/x-msgpack"],
+        )
         == wanted
     )
 
