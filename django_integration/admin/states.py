@@ -82,7 +82,7 @@ STATES = {
         schema.FAILING.q,
         schema.DUE_TIME_REACHED.q,
         NEWEST_FIRST,
-        later_range=schema.DUE_TIME_AHEAD.q,
+        later_range=Q(due_at__gt=schema.DatabaseNow()),  # a held-back one may have failed before
     ),
     "held_back": ListedState(
         "Held back", schema.HELD_BACK.q, Q(due_at__gte=schema.HELD_BACK_UNTIL), indexed=True
