@@ -1,4 +1,4 @@
-"""Draws the overview, and for the architecture page the two paths of a message and the layers.
+"""Draws the overview, the lanes of destinations, the two paths of a message, and the layers.
 
     python docs/draw.py          # rewrite them in docs/images
     python docs/draw.py --check  # exit status 1 where one is out of date
@@ -136,6 +136,23 @@ settle: delete the rows that are confirmed
 [your broker]
 receives what Celery would have sent
 """
+# What one transaction stores, the table of each row, the thread that publishes it, and where to.
+# `~` is a broker that is away.
+TRANSACTION = """
+with transaction.atomic():
+  order.save()
+  receipt.delay(7)
+  outbox.publish(
+    "order.placed",
+    {"number": 7},
+    to=["events", "lake"],
+  )
+"""
+LANES = """
+celery_outbox: receipt > the relay > your broker
+celery_outbox_delivery: for events > relay for events > RabbitMQ
+celery_outbox_delivery: for lake, waits > relay for lake > ~Redis, away
+"""
 TITLES = {
     "enqueue": "From the call to the row, and the wake-up after the commit",
     "relay": "From the claim to the settle",
@@ -144,6 +161,7 @@ TITLES = {
 WIDTH, ROW, EVENT, GAP, TOP = 690, 42, 30, 6, 12
 RAIL, FILES, TEXT = 12, 48, 276
 LAYERS_WIDTH, LAYER = 600, 36
+CODE_WIDTH, LANE, LANE_BOXES = 216, 54, ((256, 176), (456, 118), (598, 92))
 OVERVIEW_WIDTH, LINE, ARROW = 372, 18, 36
 LETTER = 6.9
 """The width of a letter, estimated generously."""
@@ -252,8 +270,16 @@ def draw_overview() -> str:
     return _svg("From your call to the broker", OVERVIEW_WIDTH, y + TOP, body)
 
 
-def _place(name: str, lines: list[str], y: int, height: int, colour: str) -> Iterator[str]:
-    yield f'<rect class="box" x="12" y="{y}" width="{OVERVIEW_WIDTH - 24}" height="{height}"/>'
+def _place(
+    name: str,
+    lines: list[str],
+    y: int,
+    height: int,
+    colour: str,
+    *,
+    width: int = OVERVIEW_WIDTH - 24,
+) -> Iterator[str]:
+    yield f'<rect class="box" x="12" y="{y}" width="{width}" height="{height}"/>'
     yield f'<rect x="12" y="{y}" width="4" height="{height}" fill="{colour}"/>'
     yield _text(28, y + 22, name, "place", OVERVIEW_WIDTH)
     kind = "file" if len(lines) > 2 else "grey"
@@ -266,6 +292,38 @@ def _arrow(words: str, y: int) -> Iterator[str]:
     yield f'<path class="arrow" d="M34 {y + 4}V{y + ARROW - 12}"/>'
     yield f'<path class="head" d="M28 {y + ARROW - 13}h12l-6 10z"/>'
     yield _text(54, y + ARROW // 2 + 4, words, "grey", OVERVIEW_WIDTH)
+
+
+def draw_lanes() -> str:
+    """One transaction on the left, and a lane for each of its messages."""
+    lanes = [line.split(" > ") for line in LANES.strip().splitlines()]
+    code = TRANSACTION.strip().splitlines()
+    height = max(LANE * len(lanes) - GAP, LINE * (len(code) + 1) + 16)
+    body = list(_place("one transaction", code, TOP, height, ORANGE, width=CODE_WIDTH))
+    for number, (lane, colour) in enumerate(zip(lanes, (GREY, BLUE, PURPLE), strict=True)):
+        y = TOP + (height - LANE * len(lanes) + GAP) // 2 + LANE * number
+        start = 12 + CODE_WIDTH
+        for (x, width), text in zip(LANE_BOXES, lane, strict=True):
+            body += _lane_box(x, y, width, text, colour)
+            body += _arrow_right(start, x, y + (LANE - GAP) // 2)
+            start = x + width
+    return _svg("One transaction, several destinations", WIDTH + 12, height + 2 * TOP, body)
+
+
+def _lane_box(x: int, y: int, width: int, text: str, colour: str) -> Iterator[str]:
+    name, _, what = text.strip("~").replace(", ", ": ").partition(": ")
+    kind = 'class="line" fill="none"' if text[0] == "~" else 'class="box"'
+    size = f'y="{y}" height="{LANE - GAP}"'
+    yield f'<rect {kind} x="{x}" {size} width="{width}"/>'
+    yield f'<rect x="{x}" {size} width="4" fill="{colour}"/>'
+    yield _text(x + 14, y + (20 if what else 29), name, "small", x + width + 40)
+    if what:
+        yield _text(x + 14, y + 38, what, "grey small", x + width + 40)
+
+
+def _arrow_right(start: int, end: int, y: int) -> Iterator[str]:
+    yield f'<path class="arrow" d="M{start + 2} {y}H{end - 8}"/>'
+    yield f'<path class="head" d="M{end - 10} {y - 5}l8 5l-8 5z"/>'
 
 
 def draw_layers() -> str:
@@ -313,7 +371,7 @@ def _svg(title: str, width: int, height: int, body: list[str]) -> str:
 
 def pictures() -> dict[Path, str]:
     paths = {IMAGES / f"path-{name}.svg": draw_path(name) for name in PATHS}
-    others = {"layers": draw_layers(), "overview": draw_overview()}
+    others = {"destinations": draw_lanes(), "layers": draw_layers(), "overview": draw_overview()}
     return {**paths, **{IMAGES / f"{name}.svg": svg for name, svg in others.items()}}
 
 
