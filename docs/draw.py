@@ -77,8 +77,8 @@ celery_outbox_steps/relay/policy.py
     Breaker.allowance: how many rows; after an outage one or none
 celery_outbox_steps/relay/prefetch.py
     Claims.next_batch: the batch that was claimed ahead, or a new claim
-django_integration/store/base.py
-    DjangoStore.claim: starts in the index where the last claim ended
+django_integration/store/lane.py
+    LaneStore.claim: starts in the index where the last claim ended
 django_integration/store/postgresql.py
     PostgreSQL.lease_rows: one UPDATE sets claimed_by and claimed_until
 django_integration/store/session.py
