@@ -137,6 +137,7 @@ class DestinationStore(LaneStore):
             waiting = self._order.hold_back(claimed, in_hand, relay_id)
             if len(waiting) < len(claimed) or not claimed:
                 return [row for row in claimed if row.id not in waiting]
+        self._next_due.record(0.0, monotonic())  # there may be more: claim again at once
         return []
 
     def settle(self, outcomes: Sequence[Outcome], relay_id: str) -> int:
@@ -147,7 +148,7 @@ class DestinationStore(LaneStore):
             if each.message.order_key is not None and isinstance(each, (Published, Expired))
         }
         if passed:
-            self._order.release(passed)
+            self._order.release_after_settle(passed)
         return fenced
 
     def seconds_to_wait(self, timeout: float) -> float:

@@ -12,10 +12,12 @@ A dead letter holds its key back too, until it is replayed, and so published fir
 # ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
 from __future__ import annotations
 
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from django_integration.schema import DEAD_LETTER, DELIVERIES, HELD_BACK, ORDER_INDEX
+from celery_outbox_steps.errors import StoreError
+from django_integration.schema import DEAD_LETTER, DELIVERIES, FAR, HELD_BACK, ORDER_INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,8 +33,10 @@ AT_ONCE = 500
 """Ids from the first message of a key on, among which others of that key become due with it."""
 LOOK_AFTER_EVERY = 5.0
 """Seconds between two looks for rows that no relay will make due."""
-LOOKED_AFTER = 500
-"""Rows per look. The next look goes on behind them."""
+LOOKED_AFTER = 1000
+"""Rows per look. The next look goes on behind them, and sooner."""
+LOOK_PAUSE = 20
+"""The pause before it, as a multiple of the look's duration: looks take 5 % of the time."""
 
 
 class Order:
@@ -48,6 +52,8 @@ class Order:
         self._name = f"{DELIVERIES.name}{dialect.primary_key_hint}"
         self._look_after_at = float("-inf")
         self._looked_up_to = 0
+        self._owed: set[str] = set()
+        """Keys whose next row could not be released after a settle."""
 
     def hold_back(
         self, claimed: Sequence[ClaimedMessage], in_hand: Collection[int], relay_id: str
@@ -68,7 +74,7 @@ class Order:
 
     def release(self, keys: Collection[str]) -> None:
         """Make the first message of each key due, if it is held back."""
-        first = self._first(keys)
+        first = self._first(keys) if keys else {}
         held_back = self._held_back(list(first.values())) if first else []
         dead = self._dead(list(first)) if held_back else {}
         ready = {
@@ -76,29 +82,39 @@ class Order:
             for key, row_id in first.items()
             if row_id in held_back and row_id < dead.get(key, row_id + 1)
         }
-        if len(ready) <= FEW:
-            for key, row_id in ready.items():
-                self._make_due(
-                    "destination = %s AND order_key = %s AND id BETWEEN %s AND %s",
-                    [self._destination, key, row_id, row_id + AT_ONCE // len(ready)],
-                )
-        else:
-            self._make_due(*self._dialect.id_in(list(ready.values())))
+        if ready:
+            self._make_due(ready)
+
+    def release_after_settle(self, keys: Collection[str]) -> None:
+        """The same, once the rows before them are settled. If it fails, the next claim does it:
+        the settle counts all the same."""
+        self._owed.update(keys)
+        with suppress(StoreError):
+            self._release_owed()
 
     def look_after(self) -> None:
         """Release rows that a relay which died, or a row that was discarded, left held back."""
-        if monotonic() < self._look_after_at:
+        self._release_owed()
+        began = monotonic()
+        if began < self._look_after_at:
             return
-        self._look_after_at = monotonic() + LOOK_AFTER_EVERY
         found = self._session.rows(
             f"SELECT id, order_key FROM {self._dialect.along_due(DELIVERIES)}"
-            f" WHERE destination = %s AND {self._dialect.is_state(HELD_BACK)} AND id > %s"
-            " ORDER BY due_at, id LIMIT %s",
+            f" WHERE destination = %s AND due_at = {FAR[self._dialect.vendor]} AND id > %s"
+            f" AND {self._dialect.is_state(HELD_BACK)} ORDER BY due_at, id LIMIT %s",
             [self._destination, self._looked_up_to, LOOKED_AFTER],
         )
-        self._looked_up_to = found[-1][0] if len(found) == LOOKED_AFTER else 0
-        if found:
-            self.release({key for _, key in found})
+        self.release({key for _, key in found if key is not None})
+        there_are_more = len(found) == LOOKED_AFTER
+        self._looked_up_to = found[-1][0] if there_are_more else 0
+        now = monotonic()
+        pause = LOOK_PAUSE * (now - began) if there_are_more else LOOK_AFTER_EVERY
+        self._look_after_at = now + pause
+
+    def _release_owed(self) -> None:
+        if self._owed:
+            self.release(self._owed)
+            self._owed.clear()
 
     def _barriers(
         self, ids: Sequence[int], in_hand: Collection[int], relay_id: str
@@ -146,9 +162,31 @@ class Order:
         )
         return dict(found)
 
-    def _make_due(self, selected: str, params: Sequence[Any]) -> None:
-        self._session.run(
-            f"UPDATE {self._name} SET due_at = {self._dialect.now}"
-            f" WHERE {selected} AND {self._dialect.is_state(HELD_BACK)}",
-            params,
-        )
+    def _make_due(self, ready: dict[str, int]) -> None:
+        """Those that a transaction of the project has locked are left to `look_after`: the relays
+        of all destinations would wait with this one."""
+        with self._session.transaction():
+            ids = [
+                row_id
+                for selected, params in self._to_make_due(ready)
+                for (row_id,) in self._session.rows(
+                    f"SELECT id FROM {self._name} WHERE {selected}"
+                    f" AND {self._dialect.is_state(HELD_BACK)}{self._dialect.skip_locked}",
+                    params,
+                )
+            ]
+            if ids:
+                selected, params = self._dialect.id_in(ids)
+                sql = f"UPDATE {self._name} SET due_at = {self._dialect.now} WHERE {selected}"
+                self._session.run(sql, params)
+
+    def _to_make_due(self, ready: dict[str, int]) -> list[tuple[str, list[Any]]]:
+        """The first rows of these keys; of a few keys, the rows that follow them too."""
+        if len(ready) > FEW:
+            return [self._dialect.id_in(list(ready.values()))]
+        selected = "destination = %s AND order_key = %s AND id BETWEEN %s AND %s"
+        reach = AT_ONCE // len(ready)
+        return [
+            (selected, [self._destination, key, row_id, row_id + reach])
+            for key, row_id in ready.items()
+        ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,8 @@ from celery_outbox_steps.fleet import (
     STANDING_BY,
     STOPPED,
     TURN,
+    UNABLE_SECONDS,
+    WAITING_FOR_BROKER,
     Member,
     Place,
     SeenMember,
@@ -155,6 +157,16 @@ class FleetContract:
         look(store, "a", relays=1, wants_slot=False, state=COOLING_DOWN)
         assert seen(store)["a"].member.state == COOLING_DOWN
         assert look(store, "b", relays=1).standbys == 0
+
+    def test_a_member_whose_broker_is_away_is_no_standby(self, backend: Backend) -> None:
+        """One that has just started is: it takes a moment to connect."""
+        store = backend.store()
+        look(store, "a", relays=1)
+        look(store, "b", relays=1, state=WAITING_FOR_BROKER)
+        assert seen(store)["b"].member.state == STANDING_BY
+        look(store, "b", relays=1, state=WAITING_FOR_BROKER, counters={UNABLE_SECONDS: 3})
+        assert seen(store)["b"].member.state == WAITING_FOR_BROKER
+        assert look(store, "a", relays=1).standbys == 0
 
     def test_more_slots_are_filled_by_standbys(self, backend: Backend) -> None:
         store = backend.store()
@@ -329,9 +341,10 @@ def look(
     relays: int | None = 2,
     wants_slot: bool = True,
     state: str = RELAYING,
+    **told: Any,
 ) -> Place:
     """One check-in."""
-    member = Member(name, f"celery@{name}", "1", state)
+    member = Member(name, f"celery@{name}", "1", state, **told)
     return store.check_in(member, relays=relays, wants_slot=wants_slot)
 
 

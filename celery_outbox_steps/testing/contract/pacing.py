@@ -58,11 +58,11 @@ class PacingContract:
         self, backend: Backend, name: str | None
     ) -> None:
         rows = backend.add(60, destination=name)
-        relays = {relay: open_lane(backend, name) for relay in ("a", "b")}
         sent: list[tuple[float, int]] = []
         now = 0.0
         while backend.rows(name) and now < 20:
-            for relay, each in relays.items():
+            for relay in ("a", "b"):
+                each = open_lane(backend, name)  # it has no idea of the time that passed
                 claimed = each.claim(20, LEASE, relay)
                 granted = each.pace(TEN, claimed, relay) if claimed else set()
                 sent += [(now, row) for row in granted]
