@@ -22,8 +22,12 @@ SERVERS = [
 DESTINATIONS = {
     name: {"url": "amqp://guest@127.0.0.1:1//", "exchange": "domain"} for name in ("events", "lake")
 }
+ADVISORY_LOCKS = (
+    "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+    " WHERE locktype = 'advisory' AND datname = current_database()"
+)
 BLOCKED = {
-    "postgresql": "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted",
+    "postgresql": f"{ADVISORY_LOCKS} AND NOT granted",
     "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
 }
 TIMEOUT = 20
@@ -225,5 +229,5 @@ def test_a_transaction_with_very_many_keys_leaves_the_server_locks_for_others(
         with app.outbox_bulk():
             for number in range(5000):
                 publish(app, number, f"order:{number}")()
-        assert _count("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") <= 1024
+        assert _count(ADVISORY_LOCKS) <= 1024
     assert len(stored()) == 5000
