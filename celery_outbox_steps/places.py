@@ -23,6 +23,8 @@ from celery_outbox_steps.fleet import (
     SILENCE,
     STANDING_BY,
     TURN,
+    UNABLE_SECONDS,
+    WAITING_FOR_BROKER,
     Member,
     Pause,
     Place,
@@ -182,5 +184,11 @@ def _takes(table: MemberTable, look: Look, member: Member, slot: int) -> bool:
 
 
 def _waiting(member: Member, turn: float, *, wants_slot: bool) -> Entry:
-    state = STANDING_BY if wants_slot else member.state
+    state = STANDING_BY if wants_slot and not _has_no_broker(member) else member.state
     return Entry(state, None, turn, turn + MEMBERSHIP)
+
+
+def _has_no_broker(member: Member) -> bool:
+    """It may have a free slot, but none should be left to it. Connecting takes a moment."""
+    unable_for = member.counters.get(UNABLE_SECONDS, 0)
+    return member.state == WAITING_FOR_BROKER and unable_for >= REFRESH

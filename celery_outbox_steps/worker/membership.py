@@ -24,11 +24,13 @@ from celery_outbox_steps.fleet import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
     from celery_outbox_steps.observe.journal import Journal
     from celery_outbox_steps.store import RelayStore
-    from celery_outbox_steps.worker.destinations import DestinationGroup
+
+    States = Callable[[], Mapping[str, Mapping[str, Any]]]
 
 PATIENCE = MEMBERSHIP
 """Seconds for which a relay that can't work keeps its slot: as long as a dead one would."""
@@ -53,6 +55,8 @@ class Membership:
     """Decides when to check in, and whether to ask for a slot; reports what comes of it.
 
     `worker` is the worker's name; `announce` is told once, in a few words, what this relay will do.
+    `destinations` returns what it does for destinations. They have brokers of their own: a relay
+    that can't reach the app's is better for them than none.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class Membership:
         worker: str,
         announce: Callable[[str], None],
         *,
-        destinations: DestinationGroup | None = None,
+        destinations: States | None = None,
     ) -> None:
         self.place = Place(at_work=False, check_in_after=0.0)
         self.is_known = False
@@ -107,7 +111,8 @@ class Membership:
         if state == RELAYING and not wants_slot:
             state = BACKING_OFF  # it rests
         if before.at_work and not wants_slot:
-            self._gave_up, self._rests_until = True, now + REST * ability.is_failing
+            rests = ability.is_failing or (self._works_elsewhere and not ability.is_connected)
+            self._gave_up, self._rests_until = True, now + REST * rests
         self.place = self._store.check_in(
             self._introduction(state, now), relays=self._relays, wants_slot=wants_slot
         )
@@ -126,8 +131,15 @@ class Membership:
     def _wants_slot(self, ability: Ability, now: float) -> bool:
         if self.place.at_work and not self.place.standbys:
             return True
+        if ability.is_paused or now < self._rests_until:
+            return False
         is_patient = self._unable_for(now) < PATIENCE
-        return is_patient and not ability.is_paused and now >= self._rests_until
+        return is_patient or (self._works_elsewhere and not self.place.at_work)
+
+    @property
+    def _works_elsewhere(self) -> bool:
+        """Whether it is of use without the app's own broker."""
+        return self._destinations is not None
 
     def _unable_for(self, now: float) -> float:
         return 0.0 if self._unable_since is None else now - self._unable_since
@@ -142,7 +154,7 @@ class Membership:
             rate=round(journal.rate(), 2),
             counters={**journal.counters, UNABLE_SECONDS: int(self._unable_for(now))},
             last_error=journal.last_error,
-            destinations={} if self._destinations is None else self._destinations.states(),
+            destinations={} if self._destinations is None else self._destinations(),
         )
 
     def _report(self, before: Place, state: str, *, is_first: bool) -> None:

@@ -85,7 +85,12 @@ class RelayService(RelayThread):
         self._announce = announce
         self.destinations = destinations
         self._membership = Membership(
-            store, config.relays, journal, worker, announce, destinations=destinations
+            store,
+            config.relays,
+            journal,
+            worker,
+            announce,
+            destinations=None if destinations is None else destinations.states,
         )
         self._broker_is_up = threading.Event()
         self._pause_reason: str | None = None

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.fleet import MEMBERSHIP, REFRESH, RELAYING, UNABLE_SECONDS
+from celery_outbox_steps.fleet import (
+    MEMBERSHIP,
+    REFRESH,
+    RELAYING,
+    UNABLE_SECONDS,
+    WAITING_FOR_BROKER,
+)
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.testing import MemoryStore
 from celery_outbox_steps.worker.membership import PATIENCE, REST, Ability, Membership
@@ -28,10 +34,10 @@ class Scene:
         self.names: dict[Membership, str] = {}
         self.said: list[str] = []
 
-    def member(self, name: str) -> Membership:
+    def member(self, name: str, **options: Any) -> Membership:
         journal = Journal(self.store.name, name)
         membership = Membership(
-            self.store, self.relays, journal, f"celery@{name}", self.said.append
+            self.store, self.relays, journal, f"celery@{name}", self.said.append, **options
         )
         self.names[membership], self.ability[membership] = name, ABLE
         self.step(membership)
@@ -41,7 +47,8 @@ class Scene:
         """What the relay's thread does: check in if it is due."""
         ability = self.ability[membership]
         if not membership.due_in(ability, self.now):
-            membership.check_in(RELAYING, ability, self.now)
+            state = RELAYING if ability.is_connected else WAITING_FOR_BROKER
+            membership.check_in(state, ability, self.now)
 
     def run(self, seconds: float, *, without: tuple[Membership, ...] = ()) -> None:
         end = self.now + seconds
@@ -186,3 +193,35 @@ def test_a_standby_whose_database_is_away_does_not_come_more_often(
         with contextlib.suppress(StoreError):
             scene.step(last)
     assert 1 <= looks <= 60 / 9 + 2
+
+
+def test_if_the_broker_is_away_for_all_the_slots_do_not_move(scene: Scene) -> None:
+    members = [scene.member(name) for name in "abc"]
+    scene.run(5)
+    scene.ability.update(dict.fromkeys(members, UNABLE))
+    for _ in range(20):
+        scene.run(PATIENCE / 4)
+        assert scene.at_work() == ["a"]
+
+
+def test_with_destinations_there_is_always_one_at_work(scene: Scene) -> None:
+    """Destinations have brokers of their own: a relay whose own broker is away works for them."""
+    a, b, c = (scene.member(name, destinations=dict) for name in "abc")
+    scene.run(5)
+    scene.ability.update(dict.fromkeys((a, b, c), UNABLE))
+    scene.run(PATIENCE * 3)
+    assert scene.at_work() == ["a"]
+    scene.store.check_out("a")
+    scene.run(5, without=(a,))
+    assert len({*scene.at_work()} - {"a"}) == 1
+
+
+def test_with_destinations_one_that_can_reach_its_broker_gets_the_slot(scene: Scene) -> None:
+    a, b = (scene.member(name, destinations=dict) for name in "ab")
+    scene.run(5)
+    scene.ability[a] = UNABLE
+    scene.run(PATIENCE + REFRESH + 5)
+    for _ in range(10):
+        assert scene.at_work() == ["b"]
+        scene.run(REST / 3)
+    assert b.place.at_work
