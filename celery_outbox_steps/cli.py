@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+    from celery_outbox_steps.messages import BatchResult
+
 NOT_DEAD = "No dead letter that matches has the id {}."
 LEFT_PAUSED = "Paused, and left as it is: {}. `drain --destination` publishes it all the same."
 LEFT_PACED = "A release rate leaves messages for their turn: relays publish them then, or a drain."
-AT_ONCE = "The relays have been told."
+AT_ONCE = "Relays at work have been told."
 SOON = "The workers can't be told ({}); their relays see it within 3 s."
 MORE = "There are more than these {}: use a larger --limit."
 STDOUT = "celery_outbox_steps.cli.stdout"
@@ -199,18 +201,16 @@ def drain(
     from celery_outbox_steps import operate
 
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
-    result = output.with_progress(
-        "Draining",
-        operate.count_waiting(app, destination=destination, databases=databases),
-        lambda progress: operate.drain(app, progress, destination=destination, databases=databases),
-    )
-    done = {"published": result.published, "failed": result.retried, "dead": result.dead}
-    expired = f", {result.expired} expired" if result.expired else ""
-    output.print_result(
-        {**done, "expired": result.expired},
-        f"{result.published} published, {result.retried} to be tried again, "
-        f"{counted(result.dead, 'dead letter')}{expired}",
-    )
+    waiting = operate.count_waiting(app, destination=destination, databases=databases)
+    which: dict[str, Any] = {"destination": destination, "databases": databases}
+    try:
+        result = output.with_progress(
+            "Draining", waiting, lambda progress: operate.drain(app, progress, **which)
+        )
+    except operate.NotDrained as error:
+        _print_drained(output, error.result)
+        raise
+    _print_drained(output, result)
     left = [] if destination else sorted(operate.paused_destinations(app, databases))
     if left:
         click.echo(LEFT_PAUSED.format(", ".join(left)), err=True)
@@ -383,6 +383,16 @@ def _print_fates(
             output.print_line(f"{task_id}: {FATES[fate]}")
     if "not_waiting" in of_all.values():
         ctx.exit(1)
+
+
+def _print_drained(output: Output, result: BatchResult) -> None:
+    done = {"published": result.published, "failed": result.retried, "dead": result.dead}
+    expired = f", {result.expired} expired" if result.expired else ""
+    output.print_result(
+        {**done, "expired": result.expired},
+        f"{result.published} published, {result.retried} to be tried again, "
+        f"{counted(result.dead, 'dead letter')}{expired}",
+    )
 
 
 def _told(why_not: str) -> str:

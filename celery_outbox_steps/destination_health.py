@@ -74,6 +74,7 @@ def judge_destination(
         why = trouble.text if trouble else _why_slow(stats, told, max_age)
         waited = age(stats.oldest_due_seconds)
         return Verdict(LATE, f"late: the oldest due message has waited {waited}; {why}")
+    trouble = trouble or _held_back(name, stats)
     return trouble or Verdict("healthy", f"healthy: {_at_work(told)}{_others(told)}{_speed(told)}")
 
 
@@ -92,6 +93,18 @@ def _trouble(name: str, stats: Stats, fleet: Fleet, told: Sequence[Told]) -> Ver
     if any(each.state == RELAYING and each.seen_ago <= OVERDUE for each in told):
         return None
     return _unable(stats, told)
+
+
+def _held_back(name: str, stats: Stats) -> Verdict | None:
+    """Messages wait for an earlier one of their key, which perhaps no relay will send."""
+    if not (stats.held_back and stats.dead_letters):
+        return None
+    return Verdict(
+        "held back",
+        f"{_messages(stats.held_back)} for an earlier one of the same key, perhaps for one of"
+        f" {counted(stats.dead_letters, 'dead letter')}; replay or purge these:"
+        f" celery -A proj outbox dead --destination {name}",
+    )
 
 
 def _not_configured(stats: Stats) -> Verdict:
@@ -142,16 +155,16 @@ def _next(stats: Stats) -> str:
 
 def _why_slow(stats: Stats, told: Sequence[Told], max_age: float) -> str:
     """A relay is at work, and yet a message is late."""
-    rate = _rate(told)
+    rate, relays = _rate(told), sum(each.state == RELAYING for each in told)
+    who = f"{counted(relays, 'relay')} {'is' if relays == 1 else 'are'} at work"
     if not stats.waiting:
-        return f"it is in flight, and {_at_work(told)}"
+        return f"it is in flight, and {who}"
     if rate < LOWEST_RATE:
-        error = _error(told, RELAYING)
-        return f"{_at_work(told)}, but published nothing to it in the last minute{error}"
+        return f"{who}, but published nothing to it in the last minute{_error(told, RELAYING)}"
     speed = f"{rate:,.1f} messages/s, {stats.waiting:,} waiting"
     if stats.waiting > rate * max_age:
-        return f"{_at_work(told)} and can't keep up: {speed}"
-    return f"{_at_work(told)}, but not taken it yet: {speed}"
+        return f"{who} and can't keep up: {speed}"
+    return f"{who}, but has not taken it yet: {speed}"
 
 
 def _at_work(told: Sequence[Told]) -> str:

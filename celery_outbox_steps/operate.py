@@ -31,6 +31,14 @@ Progress = Callable[[int], None]
 """Called with the number of rows that a chunk has done."""
 
 
+class NotDrained(OutboxError):
+    """Some brokers were not available. `result` is what was published to the others."""
+
+    def __init__(self, problems: Collection[str], result: BatchResult) -> None:
+        super().__init__("\n".join(dict.fromkeys(problems)))
+        self.result = result
+
+
 def no_progress(_: int) -> None:
     """For callers that show no progress."""
 
@@ -150,8 +158,8 @@ def drain(
     """Publish every due message from this process; with a `destination`, only those for it.
 
     Those for a destination that is paused are left, unless it is named. A broker that is not
-    available keeps the others from nothing; then an `OutboxError` names each of them, and their
-    rows stay in the outbox.
+    available keeps the others from nothing; then `NotDrained` names each of them, and their rows
+    stay in the outbox.
     """
     if destination is not None:
         _require_configured(app, destination)
@@ -165,7 +173,7 @@ def drain(
                     progress(result.claimed)
             problems += draining.problems
     if problems:
-        raise OutboxError("\n".join(dict.fromkeys(problems)))
+        raise NotDrained(problems, total)
     return total
 
 

@@ -97,7 +97,16 @@ def _told(name: str, fleet: Fleet) -> dict[str, Any]:
     return {
         "rate": round(sum(each.rate for each in told), 2),
         "last_error": next((each.last_error for each in told if each.last_error), None),
-        "relays": [asdict(each) for each in told],
+        "relays": [
+            {
+                "worker": each.worker,
+                "state": each.state,
+                "rate": each.rate,
+                "last_error": each.last_error or None,
+                "seen_seconds": each.seen_ago,
+            }
+            for each in told
+        ],
         "pause": None if pause is None else asdict(pause),
     }
 

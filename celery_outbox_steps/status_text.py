@@ -5,6 +5,7 @@ Pure: takes what `status` and `operate` return, which `--json` prints as it is. 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.fleet import STANDING_BY, STOPPED
@@ -132,7 +133,7 @@ def _name(destination: dict[str, Any]) -> str:
 
 def _destinations(destinations: list[dict[str, Any]]) -> list[str]:
     """A table with a row for each, and what is behind its numbers."""
-    titles = ["destination", *COLUMNS, "oldest due", "messages/s"]
+    titles = ["destination", *COLUMNS, "oldest due", "msg/s"]
     rows = [titles, *map(_cells, destinations)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(_aligned(row, widths)) for row in rows]
@@ -157,26 +158,15 @@ def _details(found: dict[str, Any]) -> list[str]:
     lines = [f"last error     {name}: {error}"] if error else []
     lines += [f"failing        {name}: {_failing(each)}" for each in found["top_failing"]]
     if found["held_back"]:
-        lines.append(f"held back      {name}: {_held_back(found)}")
+        lines.append(f"held back      {name}: each is sent after the one before it of its key")
     return lines
-
-
-def _held_back(found: dict[str, Any]) -> str:
-    """Why messages wait that no relay will claim, and what ends it."""
-    what = "each is sent after the one before it of its key"
-    if not found["dead_letters"]:
-        return what
-    return (
-        f"{what}; a dead letter holds its key back until it is replayed or purged: "
-        f"celery -A proj outbox dead --destination {_name(found)}"
-    )
 
 
 def _rate(found: dict[str, Any]) -> str:
     seconds = found["seconds"]
-    turns = f"waiting messages have turns for {age(seconds)}" if seconds else "nothing waits for it"
+    turns = f"waiting messages have turns for {age(math.ceil(seconds))}"
     speed = "not configured any more" if found["per_second"] is None else _per(found["per_second"])
-    return f"{found['pattern']}: {speed}, {turns}"
+    return f"{found['pattern']}: {speed}, {turns if seconds else 'no message waits for its turn'}"
 
 
 def _per(per_second: float) -> str:
