@@ -71,6 +71,26 @@ def test_a_pause_without_a_destination_pauses_the_outbox_until_it_is_resumed(sta
     stage.wait_until_ran(waiting)
 
 
+def test_a_command_pauses_one_destination_and_resumes_it(stage: Stage) -> None:
+    partner = {"partner": {"url": stage.broker, "queue": stage.parcels}}
+    stage.settings["CELERY_OUTBOX_DESTINATIONS"] = partner
+    stage.client.conf.outbox_destinations = partner
+    worker = stage.worker(concurrency=1)
+    said = stage.celery("outbox", "pause", "partner", "--reason", "they moved")
+    assert "Destination partner is paused." in said
+    assert "Relays at work have been told." in said
+    waiting = stage.enqueue(2, outbox_destination="partner")
+    stage.wait_until_ran(stage.enqueue(2))
+    status = stage.celery("outbox", "status")
+    assert "healthy: 1 relay at work\n  destination partner: paused for " in status
+    (relay,) = stage.ask(worker, "outbox")["relays"]
+    (destination,) = relay["destinations"]
+    assert (destination["state"], destination["pause_reason"]) == ("paused", "they moved")
+    stage.celery("outbox", "resume", "partner")
+    helpers.wait_for(lambda: not stage.sql("SELECT id FROM celery_outbox_delivery"), 20)
+    assert sorted(stage.arrived()) == sorted(waiting)
+
+
 def test_an_idle_relay_is_silent_and_costs_next_to_nothing(
     stage: Stage, record_property: Callable[[str, object], None]
 ) -> None:
