@@ -112,8 +112,9 @@ def sql() -> str:
 
 
 def _click_command(command: click.Command) -> str:
-    arguments = [f"[{p.name}...]" for p in command.params if isinstance(p, click.Argument)]
-    usage = " ".join(["celery -A proj outbox", str(command.name), *arguments])
+    arguments = [p for p in command.params if isinstance(p, click.Argument)]
+    named = [f"[{p.name}{'...' if p.nargs == -1 else ''}]" for p in arguments]
+    usage = " ".join(["celery -A proj outbox", str(command.name), *named])
     rows = [
         (", ".join(option.opts), option.metavar, option.help or "")
         for option in command.params
@@ -132,7 +133,7 @@ def _management_command(name: str) -> str:
             metavar = action.metavar or ("/".join(action.choices) if action.choices else None)
             rows.append((", ".join(action.option_strings), metavar, action.help or ""))
         else:
-            arguments.append(f"[{action.dest}...]")
+            arguments.append(f"[{action.dest}{'' if action.nargs == '?' else '...'}]")
     return _section(" ".join([parser.prog, *arguments]), command.help, rows)
 
 
