@@ -138,6 +138,12 @@ class Load:
             if since <= at < until and each in first
         ]
 
+    def longest_wait_after(self, place: str, moment: float) -> float:
+        """From this moment, or from a later commit, to the arrival."""
+        committed = self.committed[place]
+        first = self.listeners[place].first_arrivals().values()
+        return max(each.at - max(committed[each.id], moment) for each in first)
+
     def wait_for_more(self, place: str, count: int, timeout: float = 40) -> None:
         before = self.arrived(place)
         helpers.wait_for(

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from django.db import connections
-from kombu import Exchange, Queue
+from kombu import Connection, Exchange, Queue
 
+from celery_outbox_steps.fleet import REFRESH
+from django_integration.store import DjangoStore
 from tests import helpers
 from tests.acceptance.events import Events, slowest_but_few
+from tests.acceptance.test_fleet import LONGEST_WAIT, RELAYS, Fleet
+from tests.acceptance.test_http import Endpoints
 from tests.harness.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.acceptance.conftest import AliasedDatabases
     from tests.acceptance.stage import Stage
     from tests.harness.servers import PrivateServer
+    from tests.harness.workers import Worker
 
 LAG = 0.5
 """Seconds from commit to arrival for 95 of 100 messages, also while another destination is away. A
@@ -107,3 +115,268 @@ def test_one_that_is_away_or_silent_delays_nobody_and_gets_everything_afterwards
     assert worker.lines("publish_failed", "dead_letter", "relay_error", "Traceback") == []
     assert worker.lines("celery_outbox_destination_unavailable: partner")
     assert worker.lines("celery_outbox_destination_recovered: partner")
+
+
+def test_one_that_refuses_fails_alone(stage: Stage, events_on: Callable[..., Events]) -> None:
+    fine, missing, full = (f"{stage.prefix}.{each}" for each in ("fine", "missing", "full"))
+    refusing = {"url": rabbitmq(), "declare": False, "max_retries": 1}
+    events = events_on(
+        stage,
+        {
+            "fine": {"url": rabbitmq(), "exchange": fine},
+            "missing": {"exchange": missing, **refusing},
+            "full": {"exchange": full, **refusing},
+        },
+    )
+    events.listen_to_parcels()
+    events.listen("fine", rabbitmq(), everything_to(fine))
+    exchange = Exchange(full, "topic", auto_delete=True)
+    limits = {"x-max-length": 3, "x-overflow": "reject-publish"}
+    with Connection(rabbitmq()) as connection:
+        bound = Queue(full, exchange, "#", exclusive=True, queue_arguments=limits)(connection)
+        bound.declare()
+        ids = events.publish(10)
+        tasks = stage.send_parcels(10)
+        stage.worker()
+        events.wait_until_empty()
+        stage.wait_until_empty()
+    dead = events.dead_letters()
+    assert Counter(name for name, _ in dead) == {"missing": 10, "full": 7}
+    for place, wanted in (("fine", ids), ("tasks", tasks)):
+        arrivals = events.listeners[place].arrivals
+        helpers.wait_for(lambda: len(arrivals) >= 10)  # noqa: B023
+        assert sorted(each.id for each in arrivals) == sorted(wanted)
+
+    events.publish(3, to=["missing"], key=lambda number: "one")
+    helpers.wait_for(lambda: len(events.dead_letters()) == 18, 20)
+    assert events.rows("destination = 'missing' AND claimed_by IS NULL") == 2, "not held back"
+
+
+def several(stage: Stage, count: int, **options: Any) -> dict[str, dict[str, Any]]:
+    """Destinations on the shared RabbitMQ, each with an exchange of its own."""
+    names = [f"to{number}" for number in range(count)]
+    return {
+        name: {"url": rabbitmq(), "exchange": f"{stage.prefix}.{name}", **options} for name in names
+    }
+
+
+def listen_to_all(events: Events, destinations: dict[str, dict[str, Any]]) -> None:
+    for name, options in destinations.items():
+        events.listen(name, rabbitmq(), everything_to(options["exchange"]))
+
+
+def sessions(stage: Stage) -> int:
+    found = stage.sql(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid()"
+    )
+    return int(found[0][0])
+
+
+def test_a_fleet_has_one_more_session_per_working_relay_and_replaces_the_dead(
+    stage: Stage,
+    events_on: Callable[..., Events],
+    record_property: Callable[[str, object], None],
+) -> None:
+    service = helpers.require_service("rabbitmq")
+    with Proxy(service.host, service.port) as proxy:
+        destinations = several(stage, 5)
+        stalling = destinations["to0"]
+        stalling["url"] = rabbitmq().replace(service.address, f"127.0.0.1:{proxy.port}")
+        events = events_on(stage, destinations)
+        listen_to_all(events, destinations)
+        events.listen_to_parcels()
+        fleet = Fleet(stage)
+        fleet.start(5)
+        with events.load(pause=0.05) as load:
+            for name in events.names:
+                load.wait_for_more(name, 20)
+            counts = [sessions(stage) for _ in range(50)]
+            # Ours is the producer's. Those that stand by come for a moment, one at a time.
+            assert max(counts) <= 2 * RELAYS + 1 + 2
+            assert sorted(counts)[len(counts) // 2] <= 2 * RELAYS + 1
+            record_property("sessions", (min(counts), max(counts)))
+            gone = fleet.at_work()
+            assert len(gone) == RELAYS
+            proxy.stall()
+            held = "destination = 'to0' AND claimed_by IS NOT NULL"
+            helpers.wait_for(lambda: events.rows(held), 20)
+            killed = monotonic()
+            for worker in gone:
+                worker.kill("SIGKILL")
+            proxy.cut()
+            proxy.resume()
+            fleet.workers = [worker for worker in fleet.workers if worker not in gone]
+            fleet.wait_until_others_work(gone, LONGEST_WAIT)
+        for name in events.names:
+            longest = load.longest_wait_after(name, killed)
+            record_property(f"longest wait of {name}", round(longest, 1))
+            assert longest < LONGEST_WAIT
+            assert events.listeners[name].out_of_order() == []
+        events.wait_until_empty()
+
+
+def test_operators_see_and_pause_each_of_them(
+    stage: Stage, events_on: Callable[..., Events]
+) -> None:
+    destinations = several(stage, 2)
+    gone = {"url": "amqp://guest:guest@127.0.0.1:9//", "exchange": "e", **IMPATIENT}
+    events = events_on(stage, {**destinations, "gone": gone})
+    listen_to_all(events, destinations)
+    endpoints = Endpoints()
+    worker = stage.worker(*endpoints.flags)
+    events.publish()
+    listener = events.listeners["to0"]
+    helpers.wait_for(lambda: len(listener.arrivals) == 1, 20)
+
+    def states() -> dict[str, str]:
+        (relay,) = stage.ask(worker, "outbox")["relays"]
+        assert relay["state"] == "relaying"
+        return {each["destination"]: each["state"] for each in relay["destinations"]}
+
+    cooling = "cooling down after an outage"
+    wanted = {"to0": "relaying", "to1": "relaying", "gone": cooling}
+    helpers.wait_for(lambda: states() == wanted, 30, lambda: str(states()))
+    # The worker does its part: nothing that a restart or another worker would mend.
+    assert endpoints.get("/livez").status == endpoints.get("/readyz").status == 200
+    assert 'destination="gone"' in endpoints.get("/metrics").text
+
+    store = DjangoStore(stage.aliases["default"])
+    begin = monotonic()
+    store.pause("maintenance", "me", "to0")
+    helpers.wait_for(lambda: states()["to0"] == "paused", 10)
+    assert monotonic() - begin < REFRESH + 1.5
+    events.publish(5, to=["to0", "to1"])
+    helpers.wait_for(lambda: len(events.listeners["to1"].arrivals) == 6)
+    assert len(listener.arrivals) == 1
+    assert events.rows("destination = 'to0'") == 5
+    assert endpoints.get("/readyz").status == 200
+    store.resume("to0")
+    store.close()
+    helpers.wait_for(lambda: len(listener.arrivals) == 6, 10)
+
+
+def test_idle_ones_cost_next_to_nothing(
+    stage: Stage,
+    events_on: Callable[..., Events],
+    record_property: Callable[[str, object], None],
+) -> None:
+    alone = stage.worker(pool="solo")
+    without = idle_cost(stage, alone)
+    assert alone.stop() == 0
+    events = events_on(stage, several(stage, 5))
+    worker = stage.worker(pool="solo")
+    events.publish()
+    events.wait_until_empty()
+    with_five = idle_cost(stage, worker)
+    record_property("without destinations", without)
+    record_property("with five", with_five)
+    # Once per second and destination: a claim, another from the very beginning, and a look ahead.
+    assert with_five["transactions"] < without["transactions"] + 5 * 4
+    assert with_five["cpu"] < 0.05
+    assert with_five["megabytes"] < without["megabytes"] + 20
+
+
+def idle_cost(stage: Stage, worker: Worker) -> dict[str, float]:
+    """Per second, over some seconds without work."""
+    helpers.wait_for(lambda: worker.lines("celery_outbox_relay_at_work"), 20)
+
+    def transactions() -> int:
+        found = stage.sql(
+            "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        )
+        return int(found[0][0])
+
+    begin, before, cpu = monotonic(), transactions(), worker.cpu_seconds()
+    helpers.wait_for(lambda: monotonic() - begin > 6, 15, pause=1.0)
+    took = monotonic() - begin
+    return {
+        "transactions": round((transactions() - before) / took, 2),
+        "cpu": round((worker.cpu_seconds() - cpu) / took, 4),
+        "megabytes": psutil.Process(worker.process.pid).memory_info().rss / 2**20,
+    }
+
+
+def test_forks_and_stops_damage_nothing(stage: Stage, events_on: Callable[..., Events]) -> None:
+    destinations = several(stage, 2)
+    lake = redis_queue(stage)
+    events = events_on(stage, {**destinations, "lake": lake})
+    listen_to_all(events, destinations)
+    events.listen("lake", lake["url"], Queue("lake"), lake["transport_options"])
+    forking = stage.worker("--max-tasks-per-child=1")
+    with events.load() as load:
+        for _ in range(3):
+            stage.wait_until_ran(stage.enqueue(4))
+        assert stage.stop(forking) == 0
+        assert events.rows("claimed_by IS NOT NULL") == 0
+        after = stage.worker()
+        load.wait_for_more("to0", 50)
+        began = monotonic()
+        assert stage.stop(after, "SIGQUIT") in (0, 1)
+        assert monotonic() - began < 10
+        assert events.rows("claimed_by IS NOT NULL") == 0
+        last = stage.worker()
+        load.wait_for_more("to0", 50)
+    for name, listener in events.listeners.items():
+        assert listener.out_of_order() == []
+        assert len(listener.arrivals) == len(load.committed[name]), "something was sent twice"
+    assert [each for worker in (forking, last) for each in worker.complaints()] == []
+
+
+def test_a_database_that_restarts(
+    stage_with: Callable[..., Stage],
+    databases: AliasedDatabases,
+    events_on: Callable[..., Events],
+    private_server: Callable[[str], PrivateServer],
+) -> None:
+    server = private_server("postgres")
+    alias = databases.make("postgres", service=server.service, suffix="_events")
+    stage = stage_with(aliases={"default": alias})
+    destinations = several(stage, 2)
+    events = events_on(stage, destinations)
+    listen_to_all(events, destinations)
+    worker = stage.worker()
+    ids = events.publish(20, key=lambda number: f"key-{number % 3}")
+    events.wait_until_empty()
+    server.stop()
+    worker.wait_for("celery_outbox_relay_error", times=4)
+    server.start()
+    connections[alias].close()
+    worker.wait_for("celery_outbox_relay_recovered", times=3)
+    ids += events.publish(20, key=lambda number: f"key-{number % 3}")
+    events.wait_until_empty()
+    for name in destinations:
+        listener = events.listeners[name]
+        helpers.wait_for(lambda: len(listener.arrivals) == 40)  # noqa: B023
+        assert listener.out_of_order() == []
+    assert worker.lines("Traceback", "dead_letter") == []
+    begin = monotonic()
+    events.publish(to=["to0"])
+    helpers.wait_for(lambda: len(events.listeners["to0"].arrivals) == 41, pause=0.005)
+    assert monotonic() - begin < LAG, "no notification is heard any more"
+
+
+@pytest.mark.parametrize(
+    ("pool", "database"), [("gevent", "postgres"), ("threads", "mysql"), ("solo", "sqlite")]
+)
+def test_every_pool(
+    pool: str,
+    database: str,
+    stage_with: Callable[..., Stage],
+    events_on: Callable[..., Events],
+) -> None:
+    stage = stage_with(database)
+    destinations = several(stage, 2)
+    events = events_on(stage, destinations)
+    listen_to_all(events, destinations)
+    worker = stage.worker(pool=pool)
+    tasks = stage.enqueue(5)
+    ids = events.publish(30, key=lambda number: f"key-{number % 3}")
+    stage.wait_until_ran(tasks)
+    events.wait_until_empty()
+    for listener in events.listeners.values():
+        helpers.wait_for(lambda: len(listener.arrivals) >= 30)  # noqa: B023
+        assert sorted(each.id for each in listener.arrivals) == sorted(ids)
+        assert listener.out_of_order() == []
+    assert worker.stop() == 0
+    assert worker.complaints() == []
