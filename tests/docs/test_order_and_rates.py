@@ -42,7 +42,7 @@ def test_a_rate_per_minute_is_the_same_as_one_per_second() -> None:
     assert per_minute.per_second == pytest.approx(per_second.per_second)
 
 
-def test_after_a_pause_what_a_second_and_a_half_allow_can_leave_at_once() -> None:
+def test_after_a_pause_what_one_second_allows_can_leave_at_once() -> None:
     long_ago = Budget(-3600.0, -3600.0)
-    assert take_turns(parse_rates({"a": "600/m"})["a"], long_ago, 1000, 0).granted == 15
+    assert take_turns(parse_rates({"a": "600/m"})["a"], long_ago, 1000, 0).granted == 10
     assert take_turns(parse_rates({"a": "1/h"})["a"], long_ago, 1000, 0).granted == 1
