@@ -46,16 +46,18 @@ def drop_order_indexes(_: Any, schema_editor: Any) -> None:
 def create_order_locks(_: Any, schema_editor: Any) -> None:
     if schema_editor.connection.vendor != "mysql":
         return
-    schema_editor.execute("CREATE TABLE celery_outbox_order_lock (id integer PRIMARY KEY)")
+    # May be repeated: if the migration fails, what MySQL has made so far is not undone.
+    create = "CREATE TABLE IF NOT EXISTS celery_outbox_order_lock (id integer PRIMARY KEY)"
+    schema_editor.execute(create)
     for start in range(0, ORDER_LOCKS, 1024):
         values = ", ".join(f"({number})" for number in range(start, start + 1024))
-        insert = f"INSERT INTO celery_outbox_order_lock (id) VALUES {values}"  # noqa: S608  numbers
+        insert = f"INSERT IGNORE INTO celery_outbox_order_lock (id) VALUES {values}"  # noqa: S608  numbers
         schema_editor.execute(insert)
 
 
 def drop_order_locks(_: Any, schema_editor: Any) -> None:
     if schema_editor.connection.vendor == "mysql":
-        schema_editor.execute("DROP TABLE celery_outbox_order_lock")
+        schema_editor.execute("DROP TABLE IF EXISTS celery_outbox_order_lock")
 
 
 class Migration(migrations.Migration):
@@ -64,6 +66,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.RunPython(create_order_locks, drop_order_locks, atomic=False),
         migrations.CreateModel(
             name="CeleryOutboxDelivery",
             fields=[
@@ -156,6 +159,5 @@ class Migration(migrations.Migration):
                 ),
             ],
         ),
-        migrations.RunPython(create_order_locks, drop_order_locks, atomic=False),
         migrations.RunPython(tune_storage, migrations.RunPython.noop),
     ]

@@ -184,7 +184,7 @@ class Order:
         """The first rows of these keys; of a few keys, the rows that follow them too."""
         if len(ready) > FEW:
             return [self._dialect.id_in(list(ready.values()))]
-        selected = "destination = %s AND order_key = %s AND id BETWEEN %s AND %s"
+        selected = "destination = %s AND order_key = %s AND id >= %s AND id <= %s"
         reach = AT_ONCE // len(ready)
         return [
             (selected, [self._destination, key, row_id, row_id + reach])

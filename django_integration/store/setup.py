@@ -87,5 +87,5 @@ def _missing_parts(wrapper: BaseDatabaseWrapper) -> str:
         if tables:
             return f"table {', '.join(sorted(tables))}"
         described = wrapper.introspection.get_table_description(cursor, OUTBOX)
-    columns = {*MESSAGE_COLUMNS, "outbox_key"} - {column.name for column in described}
+    columns = {*MESSAGE_COLUMNS, "outbox_key", "paced"} - {column.name for column in described}
     return f"column {', '.join(sorted(columns))}" if columns else ""

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from tests.contract.delivery_statements import DeliveryRecording
 from tests.contract.sql_layout import laid_out
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Recording:
         self._recorder = Recorder()
 
     def run(self) -> dict[str, tuple[str, list[str]]]:
+        deliveries = DeliveryRecording(self._backend, self._connection, self._recorder)
         for part in (
             self._enqueue,
             self._enqueue_keyed,
@@ -78,6 +80,11 @@ class Recording:
             self._count,
             self._maintain,
             self._protect,
+            deliveries.enqueue,
+            deliveries.claim,
+            deliveries.order,
+            deliveries.pace,
+            deliveries.look,
         ):
             self._backend.clear()
             part()
@@ -103,7 +110,7 @@ class Recording:
         from django_integration.enqueue.rows import insert, notify_relay
         from django_integration.schema import Row, When
 
-        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
+        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * 6)
         held = row._replace(when=When(None, 3600.0))
         record = partial(self._recorder.record, self._connection)
         with record("enqueue one", "A call, in the caller's transaction."):
@@ -128,7 +135,7 @@ class Recording:
         from django_integration.enqueue.rows import insert
         from django_integration.schema import Key, Row
 
-        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
+        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * 6)
         record = partial(self._recorder.record, self._connection)
 
         def store(task_id: str, *, replace: bool) -> None:
@@ -165,6 +172,7 @@ class Recording:
     def _claim(self) -> None:
         store = self._backend.store()
         store._session.wrapper.ensure_connection()
+        store._session.opened = 1
         with self._record(store, "open session", "The first statements of a relay's session."):
             store._prepare_session(store._session)
         with self._record(store, "listen", "Before the first claim of a session."):
@@ -226,8 +234,9 @@ class Recording:
             store.release(ids, "relay")
 
     def _hold(self) -> None:
-        from django_integration.schema import When
-        from django_integration.store import stats, waiting
+        from django_integration.schema import TASKS, When
+        from django_integration.store import stats
+        from django_integration.store.waiting import Waiting
 
         store = self._store()
         session, dialect = store._session, store._dialect
@@ -238,7 +247,7 @@ class Recording:
         with record("list scheduled", "`celery outbox scheduled`."):
             store.scheduled("tests.*", 10)
         with record("reschedule", "`app.outbox.reschedule()`, in the caller's transaction."):
-            waiting.reschedule(session, dialect, "id", When(None, 7200.0))
+            Waiting(session, dialect, TASKS).reschedule("id", When(None, 7200.0))
         with record("send now", "`celery outbox send-now` and `app.outbox.send_now()`."):
             store.send_now(["id"])
         with record("cancel", "`celery outbox cancel`, `revoke()` in the caller's transaction."):
@@ -280,7 +289,7 @@ class Recording:
         store.check_in(Member(name, "celery@host", "1", RELAYING), relays=1, wants_slot=True)
 
     def _count(self) -> None:
-        from django_integration.schema import DEAD_LETTER, DUE_TIME_REACHED, OUTBOX
+        from django_integration.schema import DEAD_LETTER, DUE_TIME_REACHED, OUTBOX, OWN_BROKER
         from django_integration.store.stats import planned_rows
 
         store = self._store()
@@ -290,7 +299,7 @@ class Recording:
             store.stats()
         if store._dialect.explain:
             with self._record(store, "estimate", "Instead of a count that reached its cap."):
-                planned_rows(store._session, store._dialect, DUE_TIME_REACHED)
+                planned_rows(store._session, store._dialect, OWN_BROKER, DUE_TIME_REACHED)
         with self._record(store, "charts", "The charts of the admin."):
             store.count_by_minute(OUTBOX, 10)
             store.count_by_minute(DEAD_LETTER, 10)
@@ -326,7 +335,7 @@ class Recording:
         from django_integration.schema import Row
         from django_integration.store.failed_tasks import Failure
 
-        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
+        row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * 6)
         store.check()
         with self._record(store, "keep failed task", "A task failed for good, in its worker."):
             store.keep_failed_task(row, Failure("no", "Traceback", 1))

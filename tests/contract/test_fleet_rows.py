@@ -143,8 +143,9 @@ def test_check_ins_update_no_index(postgresql):
 def test_a_database_of_the_release_before_is_refused_with_the_fix(database, tmp_path):
     with backends.opened(database.name, tmp_path, migrated=False) as old:
         for release, missing in (
-            ("0001", r"\w+_inbox, \w+_pause, \w+_relay"),
-            ("0003", r"\w+_inbox"),
+            ("0001", r"\w+_delivery, \w+_inbox, \w+_pause, \w+_rate, \w+_relay"),
+            ("0003", r"\w+_delivery, \w+_inbox, \w+_rate"),
+            ("0004", r"\w+_delivery, \w+_rate"),
         ):
             call_command("migrate", "celery_outbox", release, database=old.alias, verbosity=0)
             with pytest.raises(StoreNotReady, match=rf"no table {missing}; .* migrate"):

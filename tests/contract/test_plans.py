@@ -173,7 +173,7 @@ def test_a_row_is_found_by_its_key_in_the_index_of_keys(database):
             statements.append((sql, params))
         return execute(sql, params, *rest)
 
-    row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * (len(Row._fields) - 5))
+    row = Row("id", "tests.task", "[]", "{}", "{}", *[None] * 6)
     for task_id in ("first", "second"):
         key = Key("key#digest", True, SimpleNamespace(id=task_id))
         keyed = row._replace(task_id=task_id, key=key)

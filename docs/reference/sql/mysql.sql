@@ -338,12 +338,18 @@ ORDER BY due_at, id
 LIMIT 1;
 
 -- list scheduled: `celery outbox scheduled`.
+SELECT destination
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT task_id, task_name, DATE_FORMAT(due_at, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
     TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0,
     substr(coalesce(redacted_args, args), 1, %s),
     substr(coalesce(redacted_kwargs, kwargs), 1, %s)
 FROM celery_outbox FORCE INDEX (celery_outbox_due)
 WHERE due_at > UTC_TIMESTAMP(6)
+  AND due_at < '9999-01-01 00:00:00'
   AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
   AND (updated_at IS NULL OR eta > UTC_TIMESTAMP(6))
   AND CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'
@@ -394,7 +400,15 @@ UPDATE celery_outbox FORCE INDEX (PRIMARY)
 SET eta = CASE WHEN eta > UTC_TIMESTAMP(6) THEN UTC_TIMESTAMP(6) ELSE eta END,
     due_at = UTC_TIMESTAMP(6)
 WHERE id IN (%s)
-  AND due_at > UTC_TIMESTAMP(6);
+  AND due_at > UTC_TIMESTAMP(6)
+  AND due_at < '9999-01-01 00:00:00';
+COMMIT;
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_task_id)
+WHERE task_id IN (%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6));
 COMMIT;
 
 -- cancel: `celery outbox cancel`, `revoke()` in the caller's transaction.
@@ -415,6 +429,13 @@ DELETE target
 FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
 STRAIGHT_JOIN celery_outbox AS target FORCE INDEX (PRIMARY)
 WHERE target.id = chosen.id;
+COMMIT;
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_task_id)
+WHERE task_id IN (%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6));
 COMMIT;
 
 -- look: The first statement of each check-in: slots, members, pause.
@@ -524,21 +545,20 @@ SELECT relay_id, worker, version, state, rate, counters, last_error, slot,
     -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), seen_at) / 1000000e0),
     CASE WHEN expires_at > UTC_TIMESTAMP(6) AND expires_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * 1000000) MICROSECOND THEN 1 ELSE 0 END
 FROM celery_outbox_relay;
-SELECT reason, paused_by,
+SELECT name, reason, paused_by,
     -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), paused_at) / 1000000e0) AS paused_for
-FROM celery_outbox_pause
-WHERE name = '';
+FROM celery_outbox_pause;
 
 -- pause: Of the outbox, by an operator.
 UPDATE celery_outbox_pause
 SET reason = %s, paused_by = %s
-WHERE name = '';
-INSERT INTO celery_outbox_pause (name, reason, paused_by, paused_at)
-VALUES ('', %s, %s, UTC_TIMESTAMP(6));
+WHERE name = %s;
+INSERT INTO celery_outbox_pause (reason, paused_by, name, paused_at)
+VALUES (%s, %s, %s, UTC_TIMESTAMP(6));
 
 -- resume: The end of the pause.
 DELETE FROM celery_outbox_pause
-WHERE name = '';
+WHERE name = %s;
 
 -- sample: The gauges.
 SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
@@ -564,12 +584,14 @@ FROM (
         TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at > UTC_TIMESTAMP(6)
+      AND due_at < '9999-01-01 00:00:00'
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(failed)
+SELECT count(*), sum(own), sum(own * failed)
 FROM (
-    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    SELECT CASE WHEN destination IS NULL THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
     ORDER BY id DESC
     LIMIT %s
@@ -599,6 +621,7 @@ FROM (
         TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at > UTC_TIMESTAMP(6)
+      AND due_at < '9999-01-01 00:00:00'
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
@@ -623,6 +646,7 @@ FROM (
             CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
         FROM celery_outbox FORCE INDEX (celery_outbox_due)
         WHERE due_at > UTC_TIMESTAMP(6)
+          AND due_at < '9999-01-01 00:00:00'
         ORDER BY due_at, id
         LIMIT %s
     ) AS ahead
@@ -631,9 +655,10 @@ WHERE failing = 1
 GROUP BY task_name
 ORDER BY 2 DESC, 1
 LIMIT %s;
-SELECT count(*), sum(failed)
+SELECT count(*), sum(own), sum(own * failed)
 FROM (
-    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    SELECT CASE WHEN destination IS NULL THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
     ORDER BY id DESC
     LIMIT %s
@@ -688,9 +713,10 @@ GROUP BY ago, published;
 SELECT ahead, scheduled, count(*)
 FROM (
     SELECT round(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0 / 60 - 0.5) AS ahead,
-        CASE WHEN due_at > UTC_TIMESTAMP(6) AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NULL OR eta > UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END AS scheduled
+        CASE WHEN due_at > UTC_TIMESTAMP(6) AND due_at < '9999-01-01 00:00:00' AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NULL OR eta > UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END AS scheduled
     FROM celery_outbox FORCE INDEX (celery_outbox_due)
     WHERE due_at > UTC_TIMESTAMP(6)
+      AND due_at < '9999-01-01 00:00:00'
       AND due_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
     ORDER BY due_at, id
     LIMIT %s
@@ -701,7 +727,7 @@ GROUP BY ahead, scheduled;
 SELECT id, coalesce(kind, 'message'), task_id, task_name,
     DATE_FORMAT(dead_at, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
     TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), dead_at) / 1000000e0, retries,
-    substr(failure_reason, 1, %s)
+    substr(failure_reason, 1, %s), destination
 FROM celery_outbox_dead_letter
 WHERE CAST(task_name AS BINARY) LIKE CAST(%s AS BINARY) ESCAPE '!'
   AND coalesce(kind, 'message') = %s
@@ -731,6 +757,17 @@ SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redact
     0, UTC_TIMESTAMP(6)
 FROM celery_outbox_dead_letter FORCE INDEX (PRIMARY)
 WHERE id IN (%s, %s)
+  AND destination IS NULL
+ORDER BY id;
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, retries, destination, order_key, id, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, UTC_TIMESTAMP(6), schema_version,
+    0, destination, order_key, position, UTC_TIMESTAMP(6)
+FROM celery_outbox_dead_letter FORCE INDEX (PRIMARY)
+WHERE id IN (%s, %s)
+  AND destination IS NOT NULL
 ORDER BY id;
 DELETE target
 FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
@@ -750,12 +787,22 @@ STRAIGHT_JOIN celery_outbox_dead_letter AS target FORCE INDEX (PRIMARY)
 WHERE target.id = chosen.id;
 
 -- count published: Before a purge.
+SELECT destination
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT count(*)
 FROM celery_outbox
 WHERE due_at IS NULL
   AND published_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND;
 
 -- purge published: Delete old published rows.
+SELECT destination
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT id
 FROM celery_outbox FORCE INDEX (celery_outbox_due)
 WHERE due_at IS NULL
@@ -771,8 +818,8 @@ WHERE target.id = chosen.id
 -- keep failed task: A task failed for good, in its worker.
 INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
     redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
-    created_at, dead_at, schema_version, retries, failure_reason, traceback, kind)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 1, %s,
+    schema_version, created_at, dead_at, retries, failure_reason, traceback, kind)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), %s,
     %s, %s, 'task');
 
 -- once: `@once`: an entry before the work, and the result after it.
@@ -807,3 +854,312 @@ DELETE entry
 FROM celery_outbox_inbox AS entry FORCE INDEX (PRIMARY)
 WHERE inbox_key IN (%s)
   AND expires_at < UTC_TIMESTAMP(6);
+
+-- lock order keys: Before events with a key.
+SELECT id
+FROM celery_outbox_order_lock
+WHERE id IN (%s, %s)
+ORDER BY id
+FOR UPDATE;
+
+-- enqueue an event: A row for each destination, here one.
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    destination, order_key, schema_version, created_at, due_at, retries)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    UTC_TIMESTAMP(6), 0);
+
+-- enqueue events: For two destinations, or of a bulk.
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    destination, order_key, schema_version, created_at, due_at, retries)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6),
+    UTC_TIMESTAMP(6), 0), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0);
+
+-- claim for a destination: Lease due rows of it.
+BEGIN;
+SELECT due_at, LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0),
+    id, task_id, task_name,
+    CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN args ELSE '' END,
+    CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN kwargs ELSE '' END,
+    CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN options ELSE '' END,
+    CASE WHEN (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) <= %s THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    DATE_FORMAT(eta, '%Y-%m-%dT%H:%i:%s.%f+00:00'),
+    TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0,
+    COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0),
+    updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
+    (LENGTH(args) + LENGTH(kwargs) + LENGTH(options) + COALESCE(LENGTH(payload), 0)) > %s,
+    order_key
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+WHERE destination = %s
+  AND due_at <= UTC_TIMESTAMP(6)
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+  AND schema_version IN (%s, %s)
+ORDER BY due_at, id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+UPDATE celery_outbox_delivery FORCE INDEX (PRIMARY)
+SET claimed_by = %s, claimed_until = UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
+WHERE id IN (%s);
+COMMIT;
+
+-- find what has to wait: After a claim of rows with a key: by key, the first row that they wait for.
+SELECT mine.order_key, (
+    SELECT other.id
+    FROM celery_outbox_delivery AS other FORCE INDEX (celery_outbox_dlv_order)
+    WHERE other.destination = %s
+      AND other.order_key = mine.order_key
+      AND (other.claimed_by IS NULL OR other.claimed_by <> %s OR NOT other.id IN (%s, %s))
+    ORDER BY other.id
+    LIMIT 1
+), (
+    SELECT min(position)
+    FROM celery_outbox_dead_letter
+    WHERE destination = %s
+      AND celery_outbox_dead_letter.order_key = mine.order_key
+)
+FROM (
+    SELECT DISTINCT order_key
+    FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
+    WHERE id IN (%s, %s)
+) AS mine;
+
+-- hold back: What has to wait is given back, due at no time; and the first row of its key?
+UPDATE celery_outbox_delivery FORCE INDEX (PRIMARY)
+SET due_at = '9999-01-01 00:00:00', claimed_by = %s, claimed_until = NULL
+WHERE id IN (%s, %s)
+  AND claimed_by = %s;
+SELECT order_key, MIN(id)
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_order)
+WHERE destination = %s
+  AND order_key IN (%s)
+GROUP BY order_key;
+SELECT id
+FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND due_at >= '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6));
+
+-- settle and release the next: With a key: the next row of it is due.
+DELETE target
+FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
+STRAIGHT_JOIN celery_outbox_delivery AS target FORCE INDEX (PRIMARY)
+WHERE target.id = chosen.id
+  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND due_at IS NOT NULL;
+SELECT order_key, MIN(id)
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_order)
+WHERE destination = %s
+  AND order_key IN (%s)
+GROUP BY order_key;
+SELECT id
+FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND due_at >= '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6));
+SELECT order_key, min(position)
+FROM celery_outbox_dead_letter
+WHERE destination = %s
+  AND order_key IN (%s)
+GROUP BY order_key;
+BEGIN;
+SELECT id
+FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
+WHERE destination = %s
+  AND order_key = %s
+  AND id >= %s
+  AND id <= %s
+  AND due_at >= '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+FOR UPDATE SKIP LOCKED;
+UPDATE celery_outbox_delivery FORCE INDEX (PRIMARY)
+SET due_at = UTC_TIMESTAMP(6)
+WHERE id IN (%s, %s);
+COMMIT;
+
+-- look after: Rows that a relay which died left held back.
+SELECT id, order_key
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+WHERE destination = %s
+  AND due_at = '9999-01-01 00:00:00'
+  AND id > %s
+  AND due_at >= '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+ORDER BY due_at, id
+LIMIT %s;
+
+-- settle dead for a destination: It keeps its place.
+BEGIN;
+INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, destination, order_key, position, retries, dead_at,
+    failure_reason)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, created_at, schema_version,
+    destination, order_key, id, %s, UTC_TIMESTAMP(6), %s
+FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND claimed_by = %s
+FOR UPDATE;
+DELETE target
+FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
+STRAIGHT_JOIN celery_outbox_delivery AS target FORCE INDEX (PRIMARY)
+WHERE target.id = chosen.id
+  AND claimed_by = %s;
+COMMIT;
+
+-- replay for a destination: Back to its former place.
+BEGIN;
+SELECT id
+FROM celery_outbox_dead_letter
+WHERE destination = %s
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta, created_at,
+    schema_version, retries, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, UTC_TIMESTAMP(6), schema_version,
+    0, UTC_TIMESTAMP(6)
+FROM celery_outbox_dead_letter FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND destination IS NULL
+ORDER BY id;
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, retries, destination, order_key, id, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, UTC_TIMESTAMP(6), schema_version,
+    0, destination, order_key, position, UTC_TIMESTAMP(6)
+FROM celery_outbox_dead_letter FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND destination IS NOT NULL
+ORDER BY id;
+DELETE target
+FROM JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS chosen
+STRAIGHT_JOIN celery_outbox_dead_letter AS target FORCE INDEX (PRIMARY)
+WHERE target.id = chosen.id;
+COMMIT;
+
+-- first use of a rate: Its row is written.
+BEGIN;
+SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), used_until) / 1000000e0,
+    TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), planned_until) / 1000000e0
+FROM celery_outbox_rate
+WHERE name = %s
+FOR UPDATE;
+COMMIT;
+INSERT INTO celery_outbox_rate (name, used_until, planned_until)
+VALUES (%s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND);
+BEGIN;
+SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), used_until) / 1000000e0,
+    TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), planned_until) / 1000000e0
+FROM celery_outbox_rate
+WHERE name = %s
+FOR UPDATE;
+SELECT id
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id IN (%s)
+  AND claimed_by = %s
+  AND paced IS NOT NULL;
+UPDATE celery_outbox_rate
+SET used_until = used_until + INTERVAL ROUND(%s * 1000000) MICROSECOND,
+    planned_until = planned_until + INTERVAL ROUND(%s * 1000000) MICROSECOND
+WHERE name = %s;
+COMMIT;
+
+-- pace: Take turns; give back what exceeds the rate.
+BEGIN;
+SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), used_until) / 1000000e0,
+    TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), planned_until) / 1000000e0
+FROM celery_outbox_rate
+WHERE name = %s
+FOR UPDATE;
+SELECT id
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id IN (%s, %s)
+  AND claimed_by = %s
+  AND paced IS NOT NULL;
+UPDATE celery_outbox_rate
+SET used_until = used_until + INTERVAL ROUND(%s * 1000000) MICROSECOND,
+    planned_until = planned_until + INTERVAL ROUND(%s * 1000000) MICROSECOND
+WHERE name = %s;
+UPDATE celery_outbox FORCE INDEX (PRIMARY)
+SET due_at = UTC_TIMESTAMP(6) + INTERVAL ROUND(CASE id WHEN %s THEN %s END * 1000000) MICROSECOND,
+    paced = (1 = 1), claimed_by = %s, claimed_until = NULL
+WHERE id IN (%s)
+  AND claimed_by = %s;
+COMMIT;
+
+-- rates: For `celery outbox status`.
+SELECT name, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), planned_until) / 1000000e0
+FROM celery_outbox_rate
+ORDER BY name;
+
+-- sample a destination: Its gauges.
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue,
+        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
+    FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+    WHERE destination = %s
+      AND due_at <= UTC_TIMESTAMP(6)
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN claimed_until >= UTC_TIMESTAMP(6) THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6)) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= UTC_TIMESTAMP(6) OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= UTC_TIMESTAMP(6))) THEN 1 ELSE 0 END AS late,
+        -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) / 1000000e0) AS overdue,
+        TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)) / 1000000e0 - COALESCE(TIMESTAMPDIFF(MICROSECOND, created_at, GREATEST(eta, created_at)) / 1000000e0, 0) AS age
+    FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+    WHERE destination = %s
+      AND due_at > UTC_TIMESTAMP(6)
+      AND due_at < '9999-01-01 00:00:00'
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
+SELECT count(*), sum(own), sum(own * failed)
+FROM (
+    SELECT CASE WHEN destination = %s THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    FROM celery_outbox_dead_letter
+    ORDER BY id DESC
+    LIMIT %s
+) AS newest;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+    WHERE destination = %s
+      AND due_at >= '9999-01-01 00:00:00'
+      AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+    LIMIT %s
+) AS counted;
+
+-- stored destinations: Those that rows are stored for.
+SELECT destination
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
+SELECT destination
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_due)
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
+
+-- pauses: Every few seconds, for all destinations.
+SELECT name, reason, paused_by,
+    -(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), paused_at) / 1000000e0) AS paused_for
+FROM celery_outbox_pause;

@@ -379,6 +379,11 @@ ORDER BY due_at, id
 LIMIT 1;
 
 -- list scheduled: `celery outbox scheduled`.
+SELECT destination
+FROM celery_outbox_delivery
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT task_id, task_name,
     to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
     extract(epoch from due_at - statement_timestamp())::float8,
@@ -386,6 +391,7 @@ SELECT task_id, task_name,
     substr(coalesce(redacted_kwargs, kwargs), 1, %s)
 FROM celery_outbox
 WHERE due_at > statement_timestamp()
+  AND due_at < '9999-01-01 00:00:00+00'
   AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
   AND (updated_at IS NULL OR eta > statement_timestamp())
   AND task_name LIKE %s ESCAPE '!'
@@ -434,8 +440,16 @@ UPDATE celery_outbox
 SET eta = CASE WHEN eta > statement_timestamp() THEN statement_timestamp() ELSE eta END,
     due_at = statement_timestamp()
 WHERE id = ANY(%s)
-  AND due_at > statement_timestamp();
+  AND due_at > statement_timestamp()
+  AND due_at < '9999-01-01 00:00:00+00';
 SELECT pg_notify('celery_outbox', '');
+COMMIT;
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox_delivery
+WHERE task_id = ANY(%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp());
 COMMIT;
 
 -- cancel: `celery outbox cancel`, `revoke()` in the caller's transaction.
@@ -454,6 +468,13 @@ ORDER BY id
 FOR UPDATE;
 DELETE FROM celery_outbox
 WHERE id = ANY(%s);
+COMMIT;
+BEGIN;
+SELECT id, task_id
+FROM celery_outbox_delivery
+WHERE task_id = ANY(%s)
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp());
 COMMIT;
 
 -- look: The first statement of each check-in: slots, members, pause.
@@ -563,21 +584,20 @@ SELECT relay_id, worker, version, state, rate, counters, last_error, slot,
     -(extract(epoch from seen_at - statement_timestamp())::float8),
     CASE WHEN expires_at > statement_timestamp() AND expires_at < statement_timestamp() + CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END * interval '1 second' THEN 1 ELSE 0 END
 FROM celery_outbox_relay;
-SELECT reason, paused_by,
+SELECT name, reason, paused_by,
     -(extract(epoch from paused_at - statement_timestamp())::float8) AS paused_for
-FROM celery_outbox_pause
-WHERE name = '';
+FROM celery_outbox_pause;
 
 -- pause: Of the outbox, by an operator.
 UPDATE celery_outbox_pause
 SET reason = %s, paused_by = %s
-WHERE name = '';
-INSERT INTO celery_outbox_pause (name, reason, paused_by, paused_at)
-VALUES ('', %s, %s, statement_timestamp());
+WHERE name = %s;
+INSERT INTO celery_outbox_pause (reason, paused_by, name, paused_at)
+VALUES (%s, %s, %s, statement_timestamp());
 
 -- resume: The end of the pause.
 DELETE FROM celery_outbox_pause
-WHERE name = '';
+WHERE name = %s;
 
 -- sample: The gauges.
 SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
@@ -603,12 +623,14 @@ FROM (
         extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
     FROM celery_outbox
     WHERE due_at > statement_timestamp()
+      AND due_at < '9999-01-01 00:00:00+00'
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(failed)
+SELECT count(*), sum(own), sum(own * failed)
 FROM (
-    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    SELECT CASE WHEN destination IS NULL THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
     ORDER BY id DESC
     LIMIT %s
@@ -638,6 +660,7 @@ FROM (
         extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
     FROM celery_outbox
     WHERE due_at > statement_timestamp()
+      AND due_at < '9999-01-01 00:00:00+00'
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
@@ -662,6 +685,7 @@ FROM (
             CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
         FROM celery_outbox
         WHERE due_at > statement_timestamp()
+          AND due_at < '9999-01-01 00:00:00+00'
         ORDER BY due_at, id
         LIMIT %s
     ) AS ahead
@@ -670,9 +694,10 @@ WHERE failing = 1
 GROUP BY task_name
 ORDER BY 2 DESC, 1
 LIMIT %s;
-SELECT count(*), sum(failed)
+SELECT count(*), sum(own), sum(own * failed)
 FROM (
-    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    SELECT CASE WHEN destination IS NULL THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
     ORDER BY id DESC
     LIMIT %s
@@ -733,9 +758,10 @@ GROUP BY ago, published;
 SELECT ahead, scheduled, count(*)
 FROM (
     SELECT round(extract(epoch from due_at - statement_timestamp())::float8 / 60 - 0.5) AS ahead,
-        CASE WHEN due_at > statement_timestamp() AND (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NULL OR eta > statement_timestamp()) THEN 1 ELSE 0 END AS scheduled
+        CASE WHEN due_at > statement_timestamp() AND due_at < '9999-01-01 00:00:00+00' AND (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NULL OR eta > statement_timestamp()) THEN 1 ELSE 0 END AS scheduled
     FROM celery_outbox
     WHERE due_at > statement_timestamp()
+      AND due_at < '9999-01-01 00:00:00+00'
       AND due_at < statement_timestamp() + %s * interval '1 second'
     ORDER BY due_at, id
     LIMIT %s
@@ -746,7 +772,7 @@ GROUP BY ahead, scheduled;
 SELECT id, coalesce(kind, 'message'), task_id, task_name,
     to_char(dead_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
     extract(epoch from dead_at - statement_timestamp())::float8, retries,
-    substr(failure_reason, 1, %s)
+    substr(failure_reason, 1, %s), destination
 FROM celery_outbox_dead_letter
 WHERE task_name LIKE %s ESCAPE '!'
   AND coalesce(kind, 'message') = %s
@@ -776,6 +802,17 @@ SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redact
     schema_version, 0, statement_timestamp()
 FROM celery_outbox_dead_letter
 WHERE id = ANY(%s)
+  AND destination IS NULL
+ORDER BY id;
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, retries, destination, order_key, id, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, statement_timestamp(),
+    schema_version, 0, destination, order_key, position, statement_timestamp()
+FROM celery_outbox_dead_letter
+WHERE id = ANY(%s)
+  AND destination IS NOT NULL
 ORDER BY id;
 DELETE FROM celery_outbox_dead_letter
 WHERE id = ANY(%s);
@@ -791,12 +828,22 @@ DELETE FROM celery_outbox_dead_letter
 WHERE id = ANY(%s);
 
 -- count published: Before a purge.
+SELECT destination
+FROM celery_outbox_delivery
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT count(*)
 FROM celery_outbox
 WHERE due_at IS NULL
   AND published_at < statement_timestamp() + %s * interval '1 second';
 
 -- purge published: Delete old published rows.
+SELECT destination
+FROM celery_outbox_delivery
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT id
 FROM celery_outbox
 WHERE due_at IS NULL
@@ -810,9 +857,9 @@ WHERE id = ANY(%s)
 -- keep failed task: A task failed for good, in its worker.
 INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
     redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
-    created_at, dead_at, schema_version, retries, failure_reason, traceback, kind)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(), 1, %s,
-    %s, %s, 'task');
+    schema_version, created_at, dead_at, retries, failure_reason, traceback, kind)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp(),
+    %s, %s, %s, 'task');
 
 -- once: `@once`: an entry before the work, and the result after it.
 INSERT INTO celery_outbox_inbox (inbox_key, task_name, created_at, expires_at, duplicates)
@@ -843,3 +890,340 @@ LIMIT %s;
 DELETE FROM celery_outbox_inbox
 WHERE inbox_key = ANY(%s)
   AND expires_at < statement_timestamp();
+
+-- lock order keys: Before events with a key.
+SELECT pg_advisory_xact_lock(%s, number)
+FROM unnest(%s::int[]) AS number;
+
+-- enqueue an event: A row for each destination, here one.
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    destination, order_key, schema_version, created_at, due_at, retries)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(),
+    clock_timestamp(), 0);
+
+-- enqueue events: For two destinations, or of a bulk.
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    destination, order_key, schema_version, created_at, due_at, retries)
+SELECT task_id, task_name, args, kwargs, options, decode(payload, 'hex'), redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, destination, order_key,
+    schema_version::smallint, clock_timestamp(), clock_timestamp(), 0
+FROM json_to_recordset(%s::json) AS row(task_id text, task_name text, args text, kwargs text,
+    options text, payload text, redacted_args text, redacted_kwargs text, sentry_trace_id text,
+    sentry_baggage text, structlog_context text, destination text, order_key text,
+    schema_version text, eta text, countdown text);
+
+-- enqueue an event and notify: Wakes the relay of its destination.
+WITH rows AS (
+    INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+        redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+        destination, order_key, schema_version, created_at, due_at, retries)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, clock_timestamp(),
+        clock_timestamp(), 0)
+    RETURNING destination, due_at
+)
+SELECT pg_notify('celery_outbox_delivery', destination)
+FROM (SELECT DISTINCT destination FROM rows) AS named;
+
+-- notify a destination: Wakes its relay after further events.
+SELECT pg_notify('celery_outbox_delivery', destination)
+FROM (SELECT %s::text) AS named (destination);
+
+-- claim for a destination: Lease due rows of it.
+WITH due AS MATERIALIZED (
+    SELECT id AS due_id,
+        octet_length(args)::bigint + octet_length(kwargs) + octet_length(options) + coalesce(octet_length(payload), 0) AS size,
+        coalesce(claimed_by <> %s, false) AS orphaned
+    FROM celery_outbox_delivery
+    WHERE destination = %s
+      AND due_at <= statement_timestamp()
+      AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+      AND schema_version IN (%s, %s)
+    ORDER BY due_at, id
+    LIMIT %s
+    FOR UPDATE SKIP LOCKED
+), summed AS (
+    SELECT *, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total
+    FROM due
+), fitting AS MATERIALIZED (
+    SELECT due_id, orphaned, size > %s AS oversized
+    FROM summed
+    WHERE total <= %s OR total = size
+), no_disk_wait AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+)
+UPDATE celery_outbox_delivery
+SET claimed_by = %s, claimed_until = statement_timestamp() + %s * interval '1 second'
+FROM fitting, no_disk_wait
+WHERE id = due_id
+RETURNING extract(epoch from due_at)::float8, id, task_id, task_name,
+    CASE WHEN NOT oversized THEN args ELSE '' END,
+    CASE WHEN NOT oversized THEN kwargs ELSE '' END,
+    CASE WHEN NOT oversized THEN options ELSE '' END, CASE WHEN NOT oversized THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    to_char(eta AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
+    extract(epoch from statement_timestamp() - created_at)::float8,
+    coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8,
+    updated_at IS NOT NULL, orphaned, oversized, order_key;
+
+-- find what has to wait: After a claim of rows with a key: by key, the first row that they wait for.
+SELECT mine.order_key, (
+    SELECT other.id
+    FROM celery_outbox_delivery AS other
+    WHERE other.destination = %s
+      AND other.order_key = mine.order_key
+      AND (other.claimed_by IS NULL OR other.claimed_by <> %s OR NOT other.id = ANY(%s))
+    ORDER BY other.id
+    LIMIT 1
+), (
+    SELECT min(position)
+    FROM celery_outbox_dead_letter
+    WHERE destination = %s
+      AND celery_outbox_dead_letter.order_key = mine.order_key
+)
+FROM (
+    SELECT DISTINCT order_key
+    FROM celery_outbox_delivery
+    WHERE id = ANY(%s)
+) AS mine;
+
+-- hold back: What has to wait is given back, due at no time; and the first row of its key?
+UPDATE celery_outbox_delivery
+SET due_at = '9999-01-01 00:00:00+00', claimed_by = %s, claimed_until = NULL
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+SELECT k, (
+    SELECT id
+    FROM celery_outbox_delivery
+    WHERE destination = %s
+      AND order_key = k
+    ORDER BY id
+    LIMIT 1
+)
+FROM unnest(%s::text[]) AS wanted (k);
+SELECT id
+FROM celery_outbox_delivery
+WHERE id = ANY(%s)
+  AND due_at >= '9999-01-01 00:00:00+00'
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp());
+
+-- settle and release the next: With a key: the next row of it is due.
+DELETE FROM celery_outbox_delivery
+WHERE id = ANY(%s)
+  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND due_at IS NOT NULL;
+SELECT k, (
+    SELECT id
+    FROM celery_outbox_delivery
+    WHERE destination = %s
+      AND order_key = k
+    ORDER BY id
+    LIMIT 1
+)
+FROM unnest(%s::text[]) AS wanted (k);
+SELECT id
+FROM celery_outbox_delivery
+WHERE id = ANY(%s)
+  AND due_at >= '9999-01-01 00:00:00+00'
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp());
+SELECT order_key, min(position)
+FROM celery_outbox_dead_letter
+WHERE destination = %s
+  AND order_key = ANY(%s)
+GROUP BY order_key;
+BEGIN;
+SELECT id
+FROM celery_outbox_delivery
+WHERE destination = %s
+  AND order_key = %s
+  AND id >= %s
+  AND id <= %s
+  AND due_at >= '9999-01-01 00:00:00+00'
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+FOR UPDATE SKIP LOCKED;
+UPDATE celery_outbox_delivery
+SET due_at = statement_timestamp()
+WHERE id = ANY(%s);
+COMMIT;
+
+-- look after: Rows that a relay which died left held back.
+SELECT id, order_key
+FROM celery_outbox_delivery
+WHERE destination = %s
+  AND due_at = '9999-01-01 00:00:00+00'
+  AND id > %s
+  AND due_at >= '9999-01-01 00:00:00+00'
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+ORDER BY due_at, id
+LIMIT %s;
+
+-- settle dead for a destination: It keeps its place.
+BEGIN;
+INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, destination, order_key, position, retries, dead_at,
+    failure_reason)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, created_at, schema_version,
+    destination, order_key, id, %s, statement_timestamp(), %s
+FROM celery_outbox_delivery
+WHERE id = ANY(%s)
+  AND claimed_by = %s
+FOR UPDATE;
+DELETE FROM celery_outbox_delivery
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+COMMIT;
+
+-- replay for a destination: Back to its former place.
+BEGIN;
+SELECT id
+FROM celery_outbox_dead_letter
+WHERE destination = %s
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta, created_at,
+    schema_version, retries, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, statement_timestamp(),
+    schema_version, 0, statement_timestamp()
+FROM celery_outbox_dead_letter
+WHERE id = ANY(%s)
+  AND destination IS NULL
+ORDER BY id;
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, retries, destination, order_key, id, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, statement_timestamp(),
+    schema_version, 0, destination, order_key, position, statement_timestamp()
+FROM celery_outbox_dead_letter
+WHERE id = ANY(%s)
+  AND destination IS NOT NULL
+ORDER BY id;
+DELETE FROM celery_outbox_dead_letter
+WHERE id = ANY(%s);
+COMMIT;
+
+-- first use of a rate: Its row is written.
+BEGIN;
+SELECT extract(epoch from used_until - statement_timestamp())::float8,
+    extract(epoch from planned_until - statement_timestamp())::float8
+FROM celery_outbox_rate
+WHERE name = %s
+FOR UPDATE;
+COMMIT;
+INSERT INTO celery_outbox_rate (name, used_until, planned_until)
+VALUES (%s, statement_timestamp(), statement_timestamp() + %s * interval '1 second');
+BEGIN;
+SELECT extract(epoch from used_until - statement_timestamp())::float8,
+    extract(epoch from planned_until - statement_timestamp())::float8
+FROM celery_outbox_rate
+WHERE name = %s
+FOR UPDATE;
+SELECT id
+FROM celery_outbox
+WHERE id = ANY(%s)
+  AND claimed_by = %s
+  AND paced IS NOT NULL;
+UPDATE celery_outbox_rate
+SET used_until = used_until + %s * interval '1 second',
+    planned_until = planned_until + %s * interval '1 second'
+WHERE name = %s;
+COMMIT;
+
+-- pace: Take turns; give back what exceeds the rate.
+BEGIN;
+SELECT extract(epoch from used_until - statement_timestamp())::float8,
+    extract(epoch from planned_until - statement_timestamp())::float8
+FROM celery_outbox_rate
+WHERE name = %s
+FOR UPDATE;
+SELECT id
+FROM celery_outbox
+WHERE id = ANY(%s)
+  AND claimed_by = %s
+  AND paced IS NOT NULL;
+UPDATE celery_outbox_rate
+SET used_until = used_until + %s * interval '1 second',
+    planned_until = planned_until + %s * interval '1 second'
+WHERE name = %s;
+UPDATE celery_outbox
+SET due_at = statement_timestamp() + CASE id WHEN %s THEN %s END * interval '1 second',
+    paced = (1 = 1), claimed_by = %s, claimed_until = NULL
+WHERE id = ANY(%s)
+  AND claimed_by = %s;
+COMMIT;
+
+-- rates: For `celery outbox status`.
+SELECT name, extract(epoch from planned_until - statement_timestamp())::float8
+FROM celery_outbox_rate
+ORDER BY name;
+
+-- sample a destination: Its gauges.
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue,
+        extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
+    FROM celery_outbox_delivery
+    WHERE destination = %s
+      AND due_at <= statement_timestamp()
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN claimed_until >= statement_timestamp() THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < statement_timestamp()) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= statement_timestamp() OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= statement_timestamp())) THEN 1 ELSE 0 END AS late,
+        -(extract(epoch from due_at - statement_timestamp())::float8) AS overdue,
+        extract(epoch from statement_timestamp() - created_at)::float8 - coalesce(extract(epoch from greatest(eta, created_at) - created_at), 0)::float8 AS age
+    FROM celery_outbox_delivery
+    WHERE destination = %s
+      AND due_at > statement_timestamp()
+      AND due_at < '9999-01-01 00:00:00+00'
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
+SELECT count(*), sum(own), sum(own * failed)
+FROM (
+    SELECT CASE WHEN destination = %s THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    FROM celery_outbox_dead_letter
+    ORDER BY id DESC
+    LIMIT %s
+) AS newest;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox_delivery
+    WHERE destination = %s
+      AND due_at >= '9999-01-01 00:00:00+00'
+      AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+    LIMIT %s
+) AS counted;
+
+-- stored destinations: Those that rows are stored for.
+SELECT destination
+FROM celery_outbox_delivery
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
+SELECT destination
+FROM celery_outbox_delivery
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
+
+-- pauses: Every few seconds, for all destinations.
+SELECT name, reason, paused_by,
+    -(extract(epoch from paused_at - statement_timestamp())::float8) AS paused_for
+FROM celery_outbox_pause;

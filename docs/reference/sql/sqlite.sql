@@ -302,12 +302,18 @@ ORDER BY due_at, id
 LIMIT 1;
 
 -- list scheduled: `celery outbox scheduled`.
+SELECT destination
+FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT task_id, task_name, replace(due_at, ' ', 'T') || '+00:00',
     (julianday(due_at) - julianday('now')) * 86400.0,
     substr(coalesce(redacted_args, args), 1, %s),
     substr(coalesce(redacted_kwargs, kwargs), 1, %s)
 FROM celery_outbox INDEXED BY celery_outbox_due
 WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND due_at < '9999-01-01 00:00:00'
   AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
   AND (updated_at IS NULL OR eta > strftime('%Y-%m-%d %H:%M:%f', 'now'))
   AND task_name GLOB %s
@@ -360,7 +366,17 @@ UPDATE celery_outbox
 SET eta = CASE WHEN eta > strftime('%Y-%m-%d %H:%M:%f', 'now') THEN strftime('%Y-%m-%d %H:%M:%f', 'now') ELSE eta END,
     due_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
 WHERE id IN (SELECT value FROM json_each(%s))
-  AND due_at > strftime('%Y-%m-%d %H:%M:%f', 'now');
+  AND due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND due_at < '9999-01-01 00:00:00';
+COMMIT;
+BEGIN IMMEDIATE;
+DELETE FROM celery_outbox
+WHERE id IS NULL;
+SELECT id, task_id
+FROM celery_outbox_delivery
+WHERE task_id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
 COMMIT;
 
 -- cancel: `celery outbox cancel`, `revoke()` in the caller's transaction.
@@ -380,6 +396,15 @@ WHERE id IN (SELECT value FROM json_each(%s))
 ORDER BY id;
 DELETE FROM celery_outbox
 WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+BEGIN IMMEDIATE;
+DELETE FROM celery_outbox
+WHERE id IS NULL;
+SELECT id, task_id
+FROM celery_outbox_delivery
+WHERE task_id IN (SELECT value FROM json_each(%s))
+  AND due_at IS NOT NULL
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
 COMMIT;
 
 -- look: The first statement of each check-in: slots, members, pause.
@@ -504,20 +529,20 @@ SELECT relay_id, worker, version, state, rate, counters, last_error, slot,
     'now', printf('%.3f seconds',
     CASE WHEN slot IS NULL THEN 21675.0 ELSE 75.0 END)) THEN 1 ELSE 0 END
 FROM celery_outbox_relay;
-SELECT reason, paused_by, -((julianday(paused_at) - julianday('now')) * 86400.0) AS paused_for
-FROM celery_outbox_pause
-WHERE name = '';
+SELECT name, reason, paused_by,
+    -((julianday(paused_at) - julianday('now')) * 86400.0) AS paused_for
+FROM celery_outbox_pause;
 
 -- pause: Of the outbox, by an operator.
 UPDATE celery_outbox_pause
 SET reason = %s, paused_by = %s
-WHERE name = '';
-INSERT INTO celery_outbox_pause (name, reason, paused_by, paused_at)
-VALUES ('', %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'));
+WHERE name = %s;
+INSERT INTO celery_outbox_pause (reason, paused_by, name, paused_at)
+VALUES (%s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'));
 
 -- resume: The end of the pause.
 DELETE FROM celery_outbox_pause
-WHERE name = '';
+WHERE name = %s;
 
 -- sample: The gauges.
 SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
@@ -547,12 +572,14 @@ FROM (
         (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+      AND due_at < '9999-01-01 00:00:00'
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
-SELECT count(*), sum(failed)
+SELECT count(*), sum(own), sum(own * failed)
 FROM (
-    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    SELECT CASE WHEN destination IS NULL THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
     ORDER BY id DESC
     LIMIT %s
@@ -586,6 +613,7 @@ FROM (
         (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+      AND due_at < '9999-01-01 00:00:00'
     ORDER BY due_at, id
     LIMIT %s
 ) AS part;
@@ -610,6 +638,7 @@ FROM (
             CASE WHEN due_at IS NOT NULL AND retries > 0 THEN 1 ELSE 0 END AS failing
         FROM celery_outbox INDEXED BY celery_outbox_due
         WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+          AND due_at < '9999-01-01 00:00:00'
         ORDER BY due_at, id
         LIMIT %s
     ) AS ahead
@@ -618,9 +647,10 @@ WHERE failing = 1
 GROUP BY task_name
 ORDER BY 2 DESC, 1
 LIMIT %s;
-SELECT count(*), sum(failed)
+SELECT count(*), sum(own), sum(own * failed)
 FROM (
-    SELECT CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    SELECT CASE WHEN destination IS NULL THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
     FROM celery_outbox_dead_letter
     ORDER BY id DESC
     LIMIT %s
@@ -675,9 +705,10 @@ GROUP BY ago, published;
 SELECT ahead, scheduled, count(*)
 FROM (
     SELECT round((julianday(due_at) - julianday('now')) * 86400.0 / 60 - 0.5) AS ahead,
-        CASE WHEN due_at > strftime('%Y-%m-%d %H:%M:%f', 'now') AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NULL OR eta > strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS scheduled
+        CASE WHEN due_at > strftime('%Y-%m-%d %H:%M:%f', 'now') AND due_at < '9999-01-01 00:00:00' AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NULL OR eta > strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS scheduled
     FROM celery_outbox INDEXED BY celery_outbox_due
     WHERE due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+      AND due_at < '9999-01-01 00:00:00'
       AND due_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
     ORDER BY due_at, id
     LIMIT %s
@@ -687,7 +718,7 @@ GROUP BY ahead, scheduled;
 -- list dead letters: `celery outbox dead`.
 SELECT id, coalesce(kind, 'message'), task_id, task_name,
     replace(dead_at, ' ', 'T') || '+00:00', (julianday(dead_at) - julianday('now')) * 86400.0,
-    retries, substr(failure_reason, 1, %s)
+    retries, substr(failure_reason, 1, %s), destination
 FROM celery_outbox_dead_letter
 WHERE task_name GLOB %s
   AND coalesce(kind, 'message') = %s
@@ -717,6 +748,18 @@ SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redact
     strftime('%Y-%m-%d %H:%M:%f', 'now')
 FROM celery_outbox_dead_letter
 WHERE id IN (SELECT value FROM json_each(%s))
+  AND destination IS NULL
+ORDER BY id;
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, retries, destination, order_key, id, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), schema_version, 0, destination, order_key, position,
+    strftime('%Y-%m-%d %H:%M:%f', 'now')
+FROM celery_outbox_dead_letter
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND destination IS NOT NULL
 ORDER BY id;
 DELETE FROM celery_outbox_dead_letter
 WHERE id IN (SELECT value FROM json_each(%s));
@@ -732,12 +775,22 @@ DELETE FROM celery_outbox_dead_letter
 WHERE id IN (SELECT value FROM json_each(%s));
 
 -- count published: Before a purge.
+SELECT destination
+FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT count(*)
 FROM celery_outbox
 WHERE due_at IS NULL
   AND published_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s));
 
 -- purge published: Delete old published rows.
+SELECT destination
+FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
 SELECT id
 FROM celery_outbox INDEXED BY celery_outbox_due
 WHERE due_at IS NULL
@@ -751,9 +804,9 @@ WHERE id IN (SELECT value FROM json_each(%s))
 -- keep failed task: A task failed for good, in its worker.
 INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
     redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
-    created_at, dead_at, schema_version, retries, failure_reason, traceback, kind)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
-    strftime('%Y-%m-%d %H:%M:%f', 'now'), 1, %s, %s, %s, 'task');
+    schema_version, created_at, dead_at, retries, failure_reason, traceback, kind)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), %s, %s, %s, 'task');
 
 -- once: `@once`: an entry before the work, and the result after it.
 BEGIN;
@@ -788,3 +841,308 @@ LIMIT %s;
 DELETE FROM celery_outbox_inbox
 WHERE inbox_key IN (SELECT value FROM json_each(%s))
   AND expires_at < strftime('%Y-%m-%d %H:%M:%f', 'now');
+
+-- enqueue an event: A row for each destination, here one.
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    destination, order_key, schema_version, created_at, due_at, retries)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f',
+    'now'), strftime('%Y-%m-%d %H:%M:%f', 'now'), 0);
+
+-- enqueue events: For two destinations, or of a bulk.
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context,
+    destination, order_key, schema_version, created_at, due_at, retries)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f',
+    'now'), strftime('%Y-%m-%d %H:%M:%f', 'now'), 0), (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    %s, %s, %s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    0);
+
+-- claim for a destination: Lease due rows of it.
+BEGIN IMMEDIATE;
+SELECT due_at, length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0),
+    id, task_id, task_name,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN args ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN kwargs ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN options ELSE '' END,
+    CASE WHEN (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) <= %s THEN payload END,
+    retries, schema_version, sentry_trace_id, sentry_baggage, structlog_context,
+    replace(eta, ' ', 'T') || '+00:00', (julianday('now') - julianday(created_at)) * 86400.0,
+    coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0),
+    updated_at IS NOT NULL, COALESCE(claimed_by <> %s, 0),
+    (length(args) + length(kwargs) + length(options) + coalesce(length(payload), 0)) > %s,
+    order_key
+FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+WHERE destination = %s
+  AND due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND schema_version IN (%s, %s)
+ORDER BY due_at, id
+LIMIT %s;
+UPDATE celery_outbox_delivery
+SET claimed_by = %s,
+    claimed_until = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
+-- find what has to wait: After a claim of rows with a key: by key, the first row that they wait for.
+SELECT mine.order_key, (
+    SELECT other.id
+    FROM celery_outbox_delivery AS other INDEXED BY celery_outbox_dlv_order
+    WHERE other.destination = %s
+      AND other.order_key = mine.order_key
+      AND (other.claimed_by IS NULL OR other.claimed_by <> %s OR NOT other.id IN (SELECT value FROM json_each(%s)))
+    ORDER BY other.id
+    LIMIT 1
+), (
+    SELECT min(position)
+    FROM celery_outbox_dead_letter
+    WHERE destination = %s
+      AND celery_outbox_dead_letter.order_key = mine.order_key
+)
+FROM (
+    SELECT DISTINCT order_key
+    FROM celery_outbox_delivery
+    WHERE id IN (SELECT value FROM json_each(%s))
+) AS mine;
+
+-- hold back: What has to wait is given back, due at no time; and the first row of its key?
+UPDATE celery_outbox_delivery
+SET due_at = '9999-01-01 00:00:00', claimed_by = %s, claimed_until = NULL
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+SELECT k, (
+    SELECT id
+    FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_order
+    WHERE destination = %s
+      AND order_key = k
+    ORDER BY id
+    LIMIT 1
+)
+FROM (SELECT value AS k FROM json_each(%s)) AS wanted;
+SELECT id
+FROM celery_outbox_delivery
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND due_at >= '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
+
+-- settle and release the next: With a key: the next row of it is due.
+DELETE FROM celery_outbox_delivery
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
+  AND due_at IS NOT NULL;
+SELECT k, (
+    SELECT id
+    FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_order
+    WHERE destination = %s
+      AND order_key = k
+    ORDER BY id
+    LIMIT 1
+)
+FROM (SELECT value AS k FROM json_each(%s)) AS wanted;
+SELECT id
+FROM celery_outbox_delivery
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND due_at >= '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
+SELECT order_key, min(position)
+FROM celery_outbox_dead_letter
+WHERE destination = %s
+  AND order_key IN (SELECT value FROM json_each(%s))
+GROUP BY order_key;
+BEGIN IMMEDIATE;
+SELECT id
+FROM celery_outbox_delivery
+WHERE destination = %s
+  AND order_key = %s
+  AND id >= %s
+  AND id <= %s
+  AND due_at >= '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
+UPDATE celery_outbox_delivery
+SET due_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
+-- look after: Rows that a relay which died left held back.
+SELECT id, order_key
+FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+WHERE destination = %s
+  AND due_at = '9999-01-01 00:00:00'
+  AND id > %s
+  AND due_at >= '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+ORDER BY due_at, id
+LIMIT %s;
+
+-- settle dead for a destination: It keeps its place.
+BEGIN IMMEDIATE;
+INSERT INTO celery_outbox_dead_letter (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, destination, order_key, position, retries, dead_at,
+    failure_reason)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta, created_at, schema_version,
+    destination, order_key, id, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'), %s
+FROM celery_outbox_delivery
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+DELETE FROM celery_outbox_delivery
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+COMMIT;
+
+-- replay for a destination: Back to its former place.
+BEGIN IMMEDIATE;
+SELECT id
+FROM celery_outbox_dead_letter
+WHERE destination = %s
+ORDER BY id
+LIMIT %s;
+INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, payload, redacted_args,
+    redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta, created_at,
+    schema_version, retries, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), schema_version, 0,
+    strftime('%Y-%m-%d %H:%M:%f', 'now')
+FROM celery_outbox_dead_letter
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND destination IS NULL
+ORDER BY id;
+INSERT INTO celery_outbox_delivery (task_id, task_name, args, kwargs, options, payload,
+    redacted_args, redacted_kwargs, sentry_trace_id, sentry_baggage, structlog_context, eta,
+    created_at, schema_version, retries, destination, order_key, id, due_at)
+SELECT task_id, task_name, args, kwargs, options, payload, redacted_args, redacted_kwargs,
+    sentry_trace_id, sentry_baggage, structlog_context, eta,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), schema_version, 0, destination, order_key, position,
+    strftime('%Y-%m-%d %H:%M:%f', 'now')
+FROM celery_outbox_dead_letter
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND destination IS NOT NULL
+ORDER BY id;
+DELETE FROM celery_outbox_dead_letter
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+
+-- first use of a rate: Its row is written.
+BEGIN IMMEDIATE;
+SELECT (julianday(used_until) - julianday('now')) * 86400.0,
+    (julianday(planned_until) - julianday('now')) * 86400.0
+FROM celery_outbox_rate
+WHERE name = %s;
+COMMIT;
+INSERT INTO celery_outbox_rate (name, used_until, planned_until)
+VALUES (%s, strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now',
+    printf('%.3f seconds', %s)));
+BEGIN IMMEDIATE;
+SELECT (julianday(used_until) - julianday('now')) * 86400.0,
+    (julianday(planned_until) - julianday('now')) * 86400.0
+FROM celery_outbox_rate
+WHERE name = %s;
+SELECT id
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s
+  AND paced IS NOT NULL;
+UPDATE celery_outbox_rate
+SET used_until = strftime('%Y-%m-%d %H:%M:%f', used_until, printf('%.3f seconds', %s)),
+    planned_until = strftime('%Y-%m-%d %H:%M:%f', planned_until, printf('%.3f seconds', %s))
+WHERE name = %s;
+COMMIT;
+
+-- pace: Take turns; give back what exceeds the rate.
+BEGIN IMMEDIATE;
+SELECT (julianday(used_until) - julianday('now')) * 86400.0,
+    (julianday(planned_until) - julianday('now')) * 86400.0
+FROM celery_outbox_rate
+WHERE name = %s;
+SELECT id
+FROM celery_outbox
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s
+  AND paced IS NOT NULL;
+UPDATE celery_outbox_rate
+SET used_until = strftime('%Y-%m-%d %H:%M:%f', used_until, printf('%.3f seconds', %s)),
+    planned_until = strftime('%Y-%m-%d %H:%M:%f', planned_until, printf('%.3f seconds', %s))
+WHERE name = %s;
+UPDATE celery_outbox
+SET due_at = strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', CASE id WHEN %s THEN %s END)),
+    paced = (1 = 1), claimed_by = %s, claimed_until = NULL
+WHERE id IN (SELECT value FROM json_each(%s))
+  AND claimed_by = %s;
+COMMIT;
+
+-- rates: For `celery outbox status`.
+SELECT name, (julianday(planned_until) - julianday('now')) * 86400.0
+FROM celery_outbox_rate
+ORDER BY name;
+
+-- sample a destination: Its gauges.
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS late,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue,
+        (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
+    FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+    WHERE destination = %s
+      AND due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
+SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
+    max(CASE WHEN late = 1 THEN age END)
+FROM (
+    SELECT CASE WHEN claimed_until >= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END AS leased,
+        CASE WHEN (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now')) AND (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS postponed,
+        CASE WHEN due_at <= strftime('%Y-%m-%d %H:%M:%f', 'now') OR (updated_at IS NOT NULL AND (eta IS NULL OR eta <= strftime('%Y-%m-%d %H:%M:%f',
+        'now'))) THEN 1 ELSE 0 END AS late,
+        -((julianday(due_at) - julianday('now')) * 86400.0) AS overdue,
+        (julianday('now') - julianday(created_at)) * 86400.0 - coalesce((julianday(max(eta, created_at)) - julianday(created_at)) * 86400.0, 0.0) AS age
+    FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+    WHERE destination = %s
+      AND due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+      AND due_at < '9999-01-01 00:00:00'
+    ORDER BY due_at, id
+    LIMIT %s
+) AS part;
+SELECT count(*), sum(own), sum(own * failed)
+FROM (
+    SELECT CASE WHEN destination = %s THEN 1 ELSE 0 END AS own,
+        CASE WHEN kind = 'task' THEN 1 ELSE 0 END AS failed
+    FROM celery_outbox_dead_letter
+    ORDER BY id DESC
+    LIMIT %s
+) AS newest;
+SELECT count(*)
+FROM (
+    SELECT 1 AS one
+    FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+    WHERE destination = %s
+      AND due_at >= '9999-01-01 00:00:00'
+      AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+    LIMIT %s
+) AS counted;
+
+-- stored destinations: Those that rows are stored for.
+SELECT destination
+FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
+SELECT destination
+FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_due
+WHERE destination > %s
+ORDER BY destination
+LIMIT 1;
+
+-- pauses: Every few seconds, for all destinations.
+SELECT name, reason, paused_by,
+    -((julianday(paused_at) - julianday('now')) * 86400.0) AS paused_for
+FROM celery_outbox_pause;
