@@ -45,6 +45,8 @@ class Listener:
     url: str
     queue: Queue
     transport_options: dict[str, Any] = field(default_factory=dict)
+    at_once: int = 200
+    """Messages that the broker sends ahead of their acknowledgements."""
 
     def __post_init__(self) -> None:
         self.arrivals: list[Arrival] = []
@@ -98,7 +100,7 @@ class Listener:
     def _read(self) -> None:
         with (
             self._connect() as connection,
-            connection.Consumer(self.queue, callbacks=[self._note], prefetch_count=200),
+            connection.Consumer(self.queue, callbacks=[self._note], prefetch_count=self.at_once),
         ):
             self.ready.set()
             while not self._end.is_set():
@@ -162,8 +164,15 @@ class Events:
         stage.client.conf.outbox_destinations = destinations
         self._numbers = itertools.count(1)
 
-    def listen(self, place: str, url: str, queue: Queue, transport_options: Any = None) -> Listener:
-        listener = Listener(url, queue, transport_options or {})
+    def listen(
+        self,
+        place: str,
+        url: str,
+        queue: Queue,
+        transport_options: Any = None,
+        at_once: int = Listener.at_once,
+    ) -> Listener:
+        listener = Listener(url, queue, transport_options or {}, at_once)
         listener.start()
         self.listeners[place] = listener
         return listener

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 LAG = 0.5
 """Seconds from commit to arrival for 95 of 100 messages, also while another destination is away. A
 relay that shared its time with the other one would need seconds: the other's `send_timeout`."""
+RATE = os.environ.get("RATE", "20/s")
+RATE_SECONDS = float(os.environ.get("RATE_SECONDS", "10"))
+"""`RATE=600/m RATE_SECONDS=60` measures a whole minute."""
 IMPATIENT = {"send_timeout": 2, "broker_outage_cooldown": 1}
 
 
@@ -354,6 +358,43 @@ def test_a_database_that_restarts(
     events.publish(to=["to0"])
     helpers.wait_for(lambda: len(events.listeners["to0"].arrivals) == 41, pause=0.005)
     assert monotonic() - begin < LAG, "no notification is heard any more"
+
+
+def test_rates_hold_with_three_relays_and_delay_nothing_else(
+    stage: Stage,
+    events_on: Callable[..., Events],
+    record_property: Callable[[str, object], None],
+) -> None:
+    stage.settings["CELERY_OUTBOX_RATES"] = {"mail.*": RATE, "sms.*": RATE}
+    destinations = several(stage, 1)
+    events = events_on(stage, destinations)
+    events.listen_to_parcels()
+    listen_to_all(events, destinations)
+    workers = [stage.prepare("--outbox-relays=3", pool="solo") for _ in range(3)]
+    for worker in workers:
+        worker.process.start()
+    for worker in workers:
+        worker.wait_for("celery_outbox_relay_at_work", 60)
+    number, _, unit = RATE.partition("/")
+    per_second = int(number) / {"s": 1, "m": 60}[unit]
+    count = int(per_second * (RATE_SECONDS + 4))
+    rated = {
+        "tasks": set(stage.enqueue(count, "mail.send", queue=stage.parcels)),
+        "to0": set(events.publish(count, name="sms.sent")),
+    }
+    started = monotonic()
+    with events.load(pause=0.05) as load:
+        helpers.wait_for(lambda: monotonic() - started > RATE_SECONDS + 2.5, RATE_SECONDS + 10)
+        end = monotonic()
+        for place, ids in rated.items():
+            times = [each.at for each in events.listeners[place].arrivals if each.id in ids]
+            inside = sum(end - RATE_SECONDS <= at < end for at in times)
+            record_property(place, (inside, RATE_SECONDS))
+            assert inside == pytest.approx(per_second * RATE_SECONDS, rel=0.05)
+    for place in rated:
+        assert slowest_but_few(load.waits(place)) < LAG
+    events.wait_until_empty()
+    stage.wait_until_empty()
 
 
 @pytest.mark.parametrize(
