@@ -189,9 +189,10 @@ class Events:
         to: Sequence[str] = (),
         key: Callable[[int], str | None] = lambda number: None,
         name: str = "order.paid",
+        database: str = "default",
     ) -> list[str]:
         """Commit events in one transaction; their ids."""
-        alias = self.stage.aliases["default"]
+        alias = self.stage.aliases[database]
         with transaction.atomic(using=alias):
             return [
                 self._publish_one(next(self._numbers), to or self.names, key, name, alias)

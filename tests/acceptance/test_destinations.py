@@ -421,3 +421,48 @@ def test_every_pool(
         assert listener.out_of_order() == []
     assert worker.stop() == 0
     assert worker.complaints() == []
+
+
+def test_an_event_of_a_task_in_the_pool_wakes_the_relay_of_its_worker(
+    stage_with: Callable[..., Stage], events_on: Callable[..., Events]
+) -> None:
+    stage = stage_with("mysql")  # no NOTIFY: it is the pool's child that tells its parent
+    destinations = several(stage, 2)
+    events = events_on(stage, destinations)
+    listen_to_all(events, destinations)
+    worker = stage.worker("--outbox-idle-time=60")
+    listener = events.listeners["to1"]
+    events.publish(to=["to1"])  # found by the first claim, or by polling at the beginning
+    helpers.wait_for(lambda: len(listener.arrivals) == 1, 60)
+    stage.send_directly("announce", kwargs={"to": "to1"})
+    helpers.wait_for(lambda: len(listener.arrivals) == 2, 10, worker.logs)
+
+
+def test_two_databases_with_the_same_destinations(
+    stage_with: Callable[..., Stage],
+    databases: AliasedDatabases,
+    events_on: Callable[..., Events],
+) -> None:
+    aliases = {
+        "default": databases.make("postgres"),
+        "orders": databases.make("postgres", suffix="_orders"),
+    }
+    stage = stage_with(aliases=aliases, CELERY_OUTBOX_DATABASES=["default", "orders"])
+    destinations = several(stage, 2)
+    events = events_on(stage, destinations)
+    listen_to_all(events, destinations)
+    worker = stage.worker()
+    ids = [
+        *events.publish(5, key=lambda number: "one"),
+        *events.publish(5, key=lambda number: "one", database="orders"),
+    ]
+    for listener in events.listeners.values():
+        helpers.wait_for(lambda: len(listener.arrivals) == 10, 20, worker.logs)  # noqa: B023
+        assert {each.id for each in listener.arrivals} == set(ids)
+    relays = stage.ask(worker, "outbox")["relays"]
+    assert {
+        relay["database"]: [each["counters"]["published"] for each in relay["destinations"]]
+        for relay in relays
+    } == {"default": [5, 5], "orders": [5, 5]}
+    assert worker.stop() == 0
+    assert worker.complaints() == []

@@ -47,6 +47,12 @@ def enqueue(self: Any, count: int = 1) -> None:
     write(self.request.id, "enqueue")
 
 
+@app.task(name="announce", ignore_result=True)
+def announce(to: str) -> None:
+    """A task that publishes an event."""
+    app.outbox.publish("order.paid", {"key": None, "number": 0}, to=to)
+
+
 @app.task(name="enqueue_when_told", bind=True, ignore_result=True)
 def enqueue_when_told(self: Any, name: str) -> None:
     """Say that it runs, wait for the test's word, then call another task."""
