@@ -214,7 +214,10 @@ class OutboxCelery(DjangoTaskByDefault):
         `connection`: that of another broker, which the message is for. Never connected."""
         for name in ("producer", "publisher", "connection"):
             kwargs.pop(name, None)
-        producer = CapturingProducer(connection or self._outbox_connection)
+        if connection is None:
+            producer = CapturingProducer(self._outbox_connection)
+        else:
+            producer = CapturingProducer(connection, is_own=False)
         return producer, super().send_task(*args, producer=producer, **kwargs)
 
     def _send_directly(

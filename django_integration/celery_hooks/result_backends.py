@@ -45,7 +45,8 @@ def _after_a_check(app: Any, wait: Any) -> Any:
 def _unless_captured(backend: Any) -> Any:
     """The backend's own `on_task_call`, skipped for a message that is only captured.
 
-    The rpc backend would declare its reply queue; the relay does that, before it publishes.
+    The rpc backend would declare its reply queue; the relay does that, before it publishes. Not at
+    the broker of a destination, where the queue would only fill: nobody here consumes from it.
     """
     original = backend.on_task_call
 
@@ -53,7 +54,7 @@ def _unless_captured(backend: Any) -> Any:
     def on_task_call(producer: Any, task_id: str) -> Any:
         if not isinstance(producer, CapturingProducer):
             return original(producer, task_id)
-        if hasattr(backend, "binding") and not task_join_will_block():
+        if hasattr(backend, "binding") and producer.is_own and not task_join_will_block():
             producer.maybe_declare(backend.binding)
         return None
 

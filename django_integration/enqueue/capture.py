@@ -28,14 +28,18 @@ _DELIVERY_MODES = (None, 1, 2)
 
 
 class CapturingProducer(Producer):  # type: ignore[misc]
-    """One per call: after `send_task` its `messages` are the task and perhaps its event."""
+    """One per call: after `send_task` its `messages` are the task and perhaps its event.
+
+    `is_own`: the message is for the app's own broker, and not for a destination.
+    """
 
     connection: Any = None  # not kombu's property, which would ask the channel for it
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, *, is_own: bool = True) -> None:
         super().__init__(None, exchange=_NO_EXCHANGE, auto_declare=False)
         self.connection = connection
         self.channel = self
+        self.is_own = is_own
         self.messages: list[Message] = []
         self.body: Any = None
         self._declared: list[Any] = []

@@ -252,18 +252,15 @@ def test_a_task_for_another_installation_equals_what_an_app_of_it_would_send(
 
 
 @pytest.mark.rabbitmq
-def test_the_result_queue_of_rpc_is_named_as_an_app_of_that_installation_names_it(
+def test_the_result_queue_of_the_rpc_backend_is_not_declared_at_a_broker_where_nobody_reads_it(
     prefix: str, tap_of: Callable[[str], Any]
 ) -> None:
-    """It is at this app's broker, so that results get lost there: see the docs."""
     tap, url, queue = tap_of("rabbitmq"), rabbitmq_url(), f"{prefix}.partner"
-    with frozen(), tap.watch(expect=1) as direct:
-        app = twin(Direct, prefix, url, {"task_default_queue": queue, "result_backend": "rpc://"})
-        app.backend.on_task_call = lambda *_: None
-        plain(context(app, prefix))
-    with frozen(), tap.watch(expect=1) as relayed:
+    with frozen(), tap.watch(expect=1) as seen:
         app = app_with(prefix, url=url, queue=queue)
         app.conf.result_backend = "rpc://"
         plain(context(app, prefix), outbox_destination="partner")
         publish_deliveries(app, NOW)
-    assert relayed["messages"] == direct["messages"]
+    (message,) = seen["messages"]
+    assert message.properties["reply_to"] == app.thread_oid  # as in every message of Celery
+    assert [each["queue"] for name, each in seen["declared"] if name == "queue_declare"] == [queue]
