@@ -1,8 +1,8 @@
 """Publish from this process what is due, without a worker: `celery outbox drain`.
 
 The messages for the app's own broker, and those for each destination, have a relay of their own
-here too, one after the other. One broker that is away keeps nothing else from being published; the
-caller is told its name. `operate.drain` goes through the databases. Next: `relay.tick`.
+here too, one after the other. If one broker is away, the others get their messages all the same;
+the caller is told its name. `operate.drain` goes through the databases. Next: `relay.tick`.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ def drain(
 ) -> BatchResult:
     """Publish every due message from this process; with a `destination`, only those for it.
 
-    Those for a destination that is paused are left, unless it is named. A broker that is not
-    available keeps the others from nothing; then `NotDrained` names each of them, and their rows
+    Those for a destination that is paused are left, unless it is named. If a broker is not
+    available, the others get their messages all the same; then `NotDrained` names it, and its rows
     stay in the outbox.
     """
     if destination is not None:

@@ -221,7 +221,7 @@ class TestDrain:
         assert "1 published" in manage("celery_outbox_drain", "--destination", "events")
         assert CeleryOutbox.objects.count() == 1
 
-    def test_one_that_is_away_keeps_the_others_from_nothing(self, app):
+    def test_if_one_is_away_the_others_are_drained_and_it_is_named(self, app):
         app.send_task("operate.task")
         publish(app, "partner", "events", "lake")
         done = celery(app, "drain")
@@ -231,7 +231,7 @@ class TestDrain:
         row = CeleryOutboxDelivery.objects.get()
         assert (row.destination, row.retries, row.claimed_by) == ("partner", 0, None)
 
-    def test_the_apps_own_broker_that_is_away_keeps_destinations_from_nothing(self, app):
+    def test_if_the_apps_own_broker_is_away_destinations_are_drained(self, app):
         app.conf.broker_url = AWAY
         app.send_task("operate.task")
         publish(app, "events")
@@ -271,6 +271,16 @@ class TestSelections:
         assert "1 dead letter and" in celery(app, "purge", *purge, "--dry-run").output
         assert "1 dead letter and" in manage("celery_outbox_purge", *purge)
         assert CeleryOutboxDeadLetter.objects.get().destination is None
+
+    def test_published_messages_for_destinations_are_purged_too(self, app):
+        app.conf.outbox_retention = 50
+        publish(app, "events", "lake")
+        assert "2 published" in celery(app, "drain").output
+        CeleryOutboxDelivery.objects.filter(destination="lake").update(
+            published_at="2020-01-01T00:00Z"
+        )
+        assert "1 published row, 0 dead letters" in celery(app, "purge").output
+        assert CeleryOutboxDelivery.objects.get().destination == "events"
 
     def test_what_is_scheduled_is_listed_by_destination(self, app):
         app.send_task("operate.task", countdown=60)
