@@ -114,6 +114,16 @@ class LanesContract:
         assert store.purge_dead_letters(DeadLetters(destination=OTHER)) == 1
         assert len(backend.dead_letters()) == 1
 
+    def test_what_is_scheduled_is_listed_for_all_or_for_one(self, backend: Backend) -> None:
+        backend.add(due_in=100, task_id="own", held=True)
+        backend.add(due_in=200, task_id="lake", held=True, destination=LAKE)
+        backend.add(due_in=50, task_id="other", held=True, destination=OTHER)
+        store = backend.store()
+        assert [each.task_id for each in store.scheduled()] == ["other", "own", "lake"]
+        found = store.scheduled(destination=LAKE)
+        assert [(each.task_id, each.destination) for each in found] == [("lake", LAKE)]
+        assert store.scheduled("no.*", destination=LAKE) == []
+
     def test_the_numbers_of_a_lane_count_its_own_rows(self, backend: Backend) -> None:
         backend.add(3)
         backend.add(2, destination=OTHER)
