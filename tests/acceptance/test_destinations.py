@@ -112,9 +112,17 @@ def test_one_that_is_away_or_silent_delays_nobody_and_gets_everything_afterwards
                     assert took < LAG, f"{place} while the partner is {fault}"
                 helpers.wait_for(lambda: events.rows() < 30, 30, stage.logs)
         events.wait_until_empty()
-    for place, listener in events.listeners.items():
-        assert listener.first_arrivals().keys() == load.committed[place].keys()
-        assert listener.out_of_order() == []
+        for place, listener in events.listeners.items():
+            assert listener.first_arrivals().keys() == load.committed[place].keys()
+            assert listener.out_of_order() == []
+
+        proxy.stall()
+        events.publish(10, to=["partner"])
+        helpers.wait_for(lambda: events.rows("claimed_by IS NOT NULL"), 20)
+        stopping = monotonic()
+        assert stage.stop(worker) == 0
+        assert monotonic() - stopping < 10
+        assert events.rows("claimed_by IS NULL AND retries = 0") == 10
     assert events.dead_letters() == []
     assert worker.lines("publish_failed", "dead_letter", "relay_error", "Traceback") == []
     assert worker.lines("celery_outbox_destination_unavailable: partner")
