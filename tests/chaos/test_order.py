@@ -106,6 +106,7 @@ class Faults:
 @pytest.mark.postgresql
 @pytest.mark.rabbitmq
 @pytest.mark.redis
+@pytest.mark.timeout(180 + EVENTS / 50)
 def test_the_order_of_each_key_is_kept_and_nothing_is_lost(
     stage_with: Callable[..., Stage], record_property: Callable[[str, object], None]
 ) -> None:
