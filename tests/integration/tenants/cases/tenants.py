@@ -16,7 +16,7 @@ from tenant_schemas_celery.app import CeleryApp as TenantCelery
 
 from celery_outbox_steps import OutboxRelayStep
 from celery_outbox_steps.errors import ConfigurationError
-from celery_outbox_steps.operate import status
+from celery_outbox_steps.status import status
 from celery_outbox_steps.worker.startup import RelayCannotStart
 from django_integration import OutboxCelery
 from django_integration.checks import check_settings
