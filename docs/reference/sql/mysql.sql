@@ -931,11 +931,10 @@ UPDATE celery_outbox_delivery FORCE INDEX (PRIMARY)
 SET due_at = '9999-01-01 00:00:00', claimed_by = %s, claimed_until = NULL
 WHERE id IN (%s, %s)
   AND claimed_by = %s;
-SELECT order_key, MIN(id)
+SELECT %s, MIN(id)
 FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_order)
 WHERE destination = %s
-  AND order_key IN (%s)
-GROUP BY order_key;
+  AND order_key = %s;
 SELECT id
 FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
 WHERE id IN (%s)
@@ -949,11 +948,10 @@ STRAIGHT_JOIN celery_outbox_delivery AS target FORCE INDEX (PRIMARY)
 WHERE target.id = chosen.id
   AND (claimed_by = %s OR claimed_by IS NULL OR claimed_by = '')
   AND due_at IS NOT NULL;
-SELECT order_key, MIN(id)
+SELECT %s, MIN(id)
 FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_order)
 WHERE destination = %s
-  AND order_key IN (%s)
-GROUP BY order_key;
+  AND order_key = %s;
 SELECT id
 FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
 WHERE id IN (%s)
