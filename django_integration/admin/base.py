@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import ERROR_FLAG, ChangeList
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.http import HttpResponseRedirect
@@ -61,6 +61,11 @@ class OneDatabase(ChangeList):
         found: dict[str, Any] = super().get_filters_params(*args)
         found.pop(DATABASE, None)
         return found
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if self.chosen:  # otherwise Django links to all rows: those of the first database
+            self.full_result_count = self.result_count
 
     def url_for_result(self, result: Any) -> str:
         url = super().url_for_result(result)
@@ -118,7 +123,11 @@ class ReadOnlyAdmin(Base):
             "outbox_databases": lambda: switch(request),
             "title": capfirst(self.opts.verbose_name_plural),
         }
-        return super().changelist_view(request, {**context, **(extra_context or {})})
+        page = super().changelist_view(request, {**context, **(extra_context or {})})
+        query = databases_of(request).query
+        if query and page.get("Location", "").endswith(f"?{ERROR_FLAG}=1"):  # a page too far
+            page["Location"] += f"&{urlencode(query)}"
+        return page
 
     def change_view(
         self,
@@ -197,10 +206,11 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
             return queryset, False
         rows = self.get_queryset(request)
         ids = list(rows.filter(task_id=term).order_by().values_list("pk", flat=True)[:REACH])
-        if not ids:
-            newest = rows.order_by(*NEWEST_FIRST).values(*self.filtered)
-            ids = ids_within([newest], queryset.filter(task_name__icontains=term))
-        return queryset.filter(pk__in=ids), False
+        if ids:
+            return queryset.filter(pk__in=ids), False
+        newest = rows.order_by(*NEWEST_FIRST).values(*self.filtered)
+        ids = ids_within([newest], queryset.filter(task_name__icontains=term))
+        return rows.filter(pk__in=ids).order_by(*queryset.query.order_by), False
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

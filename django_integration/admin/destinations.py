@@ -19,7 +19,7 @@ from celery_outbox_steps.store import Stats
 from django_integration.admin import configuration
 from django_integration.admin.databases import alias_of
 from django_integration.admin.filters import DESTINATION, destinations_of
-from django_integration.admin.formatting import counted, one_line
+from django_integration.admin.formatting import counted, one_line, shown_verdict
 from django_integration.admin.links import Links
 from django_integration.admin.paging import along_indexes
 from django_integration.admin.rates import RateLine, rate_lines
@@ -113,7 +113,9 @@ def _line(
         name=one_line(name),
         url=links.deliveries(name),
         is_chosen=is_chosen,
-        verdict=judge_destination(name, _stats(sample), fleet, configured=configured),
+        verdict=shown_verdict(
+            judge_destination(name, _stats(sample), fleet, configured=configured)
+        ),
         numbers=(
             _number("Waiting", sample.waiting, links.deliveries(name, "waiting")),
             _number("Held back", sample.held_back, links.deliveries(name, "held_back")),

@@ -80,17 +80,18 @@ class DeliveryStateFilter(StateFilter):
     @staticmethod
     def state_of(request: HttpRequest) -> states.ListedState:
         found = StateFilter.state_of(request)
-        is_every = found is states.EVERY and request.GET.get(DESTINATION)
+        is_every = found is states.EVERY and as_stored(request.GET.get(DESTINATION))
         return states.EVERY_OF_LANE if is_every else found
 
     def lanes(self, request: HttpRequest, state: states.ListedState) -> Sequence[Q]:
-        if request.GET.get(DESTINATION) or state is states.EVERY:
+        chosen = as_stored(request.GET.get(DESTINATION))
+        if state is states.EVERY:
             return states.WHOLE_TABLE
-        return [Q(destination=name) for name in destinations_of(request)]
+        return [Q(destination=name) for name in ([chosen] if chosen else destinations_of(request))]
 
 
 class DestinationFilter(admin.SimpleListFilter):
-    """One destination: the part of the table that an index keeps together."""
+    """One destination: a lane of the table. The state, which comes next, applies it."""
 
     title = "destination"
     parameter_name = DESTINATION
@@ -102,7 +103,8 @@ class DestinationFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         name = as_stored(self.value())
-        return queryset.filter(destination=name) if name else queryset
+        searched = name and request.GET.get(SEARCH_VAR)  # within what the search finds
+        return queryset.filter(destination=name) if searched else queryset
 
 
 class DeadDestinationFilter(DestinationFilter):
@@ -122,7 +124,8 @@ class DeadDestinationFilter(DestinationFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() == OWN_BROKER:
             return queryset.filter(destination__isnull=True)
-        return super().queryset(request, queryset)
+        name = as_stored(self.value())
+        return queryset.filter(destination=name) if name else queryset
 
 
 class TaskNameFilter(admin.SimpleListFilter):
@@ -185,7 +188,9 @@ class DeadTaskNameFilter(TaskNameFilter):
             return queryset
         every = queryset.model._default_manager.using(queryset.db)
         newest = [every.order_by(*states.NEWEST_FIRST).values(*DEAD_FILTERED)]
-        return with_name(newest, queryset, name) if name else within_window(newest, queryset)
+        if name:
+            return with_name(newest, queryset, every, name)
+        return within_window(newest, queryset, every)
 
 
 def destinations_of(request: HttpRequest) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from django.template.defaultfilters import truncatechars
@@ -19,6 +20,8 @@ from celery_outbox_steps.health import age
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from celery_outbox_steps.health import Verdict
 
 
 LONGEST_TEXT = 20_000
@@ -85,6 +88,11 @@ def counted(rows: int, cap: int | None = None, *, partly: bool = False) -> str:
     if cap is not None and rows > cap:
         return f"≈ {text}"
     return f"{text}+" if partly or rows == cap else text
+
+
+def shown_verdict(verdict: Verdict) -> Verdict:
+    """The verdict for a page: reasons of pauses, and errors, are texts of people and of brokers."""
+    return replace(verdict, text=visible(verdict.text))
 
 
 def one_line(text: str) -> str:

@@ -52,20 +52,25 @@ def along_indexes(alias: str, planner: str = FOR_TRANSACTION) -> Iterator[None]:
         transaction.set_rollback(True, using=alias)
 
 
-def within_window(windows: Iterable[QuerySet[Any]], matching: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows of `matching` among the first rows of each window, which names an index by its range
+def within_window(
+    windows: Iterable[QuerySet[Any]], matching: QuerySet[Any], rows: QuerySet[Any]
+) -> QuerySet[Any]:
+    """The `rows` that match, among the first rows of each window, which names an index by its range
     and its order.
 
     The limit is part of the condition, where no planner can choose to read the whole table
-    instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN.
+    instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN. They are
+    enough from then on: for another condition, a planner might prefer another index.
     """
-    return matching.filter(pk__in=ids_within(windows, matching))
+    return rows.filter(pk__in=ids_within(windows, matching))
 
 
-def with_name(windows: Sequence[QuerySet[Any]], rows: QuerySet[Any], name: str) -> QuerySet[Any]:
-    """The rows of the task with this name; if the windows have none, of those with it in theirs."""
-    ids = ids_within(windows, rows.filter(task_name=name))
-    ids = ids or ids_within(windows, rows.filter(task_name__icontains=name))
+def with_name(
+    windows: Sequence[QuerySet[Any]], matching: QuerySet[Any], rows: QuerySet[Any], name: str
+) -> QuerySet[Any]:
+    """The same of the task with this name; if the windows have none, of those with it in theirs."""
+    ids = ids_within(windows, matching.filter(task_name=name))
+    ids = ids or ids_within(windows, matching.filter(task_name__icontains=name))
     return rows.filter(pk__in=ids)
 
 

@@ -47,17 +47,18 @@ class ListedState:
 
         `lanes` are conditions, each of a part of the table that the index keeps together.
         """
-        matching = rows.filter(self.condition)
         windows = [
             window
             for lane in lanes
             for window in self._windows(rows.filter(lane).values(*columns_of(rows.model)))
         ]
+        in_lanes = rows.filter(lanes[0]) if len(lanes) == 1 else rows
+        matching = in_lanes.filter(self.condition)
         if task_name:
-            return with_name(windows, matching, task_name)
-        if self.indexed and lanes is WHOLE_TABLE:
+            return with_name(windows, matching, rows, task_name)
+        if self.indexed and len(lanes) == 1:
             return matching
-        return within_window(windows, matching)
+        return within_window(windows, matching, rows)
 
     def _windows(self, rows: Any) -> list[Any]:
         if self.later_range is None:

@@ -17,7 +17,7 @@ from celery_outbox_steps.health import age, judge, paused_text
 from django_integration.admin import charts, configuration
 from django_integration.admin.databases import alias_of
 from django_integration.admin.filters import OWN_BROKER
-from django_integration.admin.formatting import counted, one_line
+from django_integration.admin.formatting import counted, shown_verdict, visible
 from django_integration.admin.links import Links
 from django_integration.admin.paging import along_indexes
 from django_integration.admin.rates import RateLine, rate_lines
@@ -107,9 +107,8 @@ def fleet_summary_for(request: HttpRequest) -> FleetSummary | None:
     except StoreError:
         return None
     pauses = sorted(fleet.pauses.items())
-    return FleetSummary(
-        verdict, tuple(f"{one_line(name)} is {paused_text(pause)}" for name, pause in pauses)
-    )
+    told = (f"Destination {name} is {paused_text(pause)}" for name, pause in pauses)
+    return FleetSummary(shown_verdict(verdict), tuple(map(visible, told)))
 
 
 def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
@@ -123,7 +122,7 @@ def summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
     except StoreError:
         return None
     return Summary(
-        verdict=judge(stats, fleet),
+        verdict=shown_verdict(judge(stats, fleet)),
         relays_url=links.relays(),
         tiles=_tiles(stats, fleet, links),
         panels=panels,
@@ -146,7 +145,7 @@ def dead_summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
     except StoreError:
         return None
     return Summary(
-        verdict=judge(stats, fleet),
+        verdict=shown_verdict(judge(stats, fleet)),
         relays_url=links.relays(),
         tiles=(
             _in_outbox(stats, links),

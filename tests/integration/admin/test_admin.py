@@ -24,13 +24,13 @@ ROOT = HERE.parents[2]
 def test_pages(vendor: str) -> None:
     if vendor != "sqlite":
         helpers.require_service(vendor)
-    run_cases(["pages.py", "message_page.py"], vendor)
+    run_cases(["pages.py", "message_page.py", "deliveries.py", "several_databases.py"], vendor)
 
 
 @pytest.mark.postgresql
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("cases", ["million.py", "million_held.py"])
-def test_million_rows(cases: str) -> None:
+@pytest.mark.parametrize("cases", ["million.py", "million_held.py", "many_deliveries.py"])
+def test_many_rows(cases: str) -> None:
     run_cases([cases], "postgresql")
 
 

@@ -14,7 +14,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from celery_outbox_steps.fleet import RELAYING, Member
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxRelay
+from django_integration.models import (
+    CeleryOutbox,
+    CeleryOutboxDeadLetter,
+    CeleryOutboxDelivery,
+    CeleryOutboxRelay,
+)
+from django_integration.schema import HELD_BACK_UNTIL
 from django_integration.store import DjangoStore
 from tests.integration.admin import project
 
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OUTBOX = "admin:celery_outbox_celeryoutbox_changelist"
+DELIVERIES = "admin:celery_outbox_celeryoutboxdelivery_changelist"
 DEAD = "admin:celery_outbox_celeryoutboxdeadletter_changelist"
 RELAYS = "admin:celery_outbox_celeryoutboxrelay_changelist"
 ERROR = "NotFound: no exchange 'orders'"
@@ -47,12 +54,42 @@ def stored(**columns: Any) -> CeleryOutbox:
     return row
 
 
-def buried(**columns: Any) -> CeleryOutboxDeadLetter:
+def event(
+    to: str = "events", name: str = "order.paid", data: Any = None, **options: Any
+) -> CeleryOutboxDelivery:
+    """An event as `publish()` writes it; options that are columns are changed afterwards."""
+    columns = {each.name for each in CeleryOutboxDelivery._meta.fields}
+    changed = {each: options.pop(each) for each in list(options) if each in columns}
+    with transaction.atomic():
+        event_id = project.app.outbox.publish(name, data or {"id": 7}, to=to, **options)
+    rows = CeleryOutboxDelivery.objects.filter(task_id=event_id)
+    rows.update(**changed)
+    return rows.get()
+
+
+def held_back(**options: Any) -> CeleryOutboxDelivery:
+    """An event that waits for an earlier one with its key."""
+    return event(**{"key": "order:7", "due_at": HELD_BACK_UNTIL, **options})
+
+
+def failed(**options: Any) -> CeleryOutboxDelivery:
+    """An event that backs off."""
+    about = {"retries": 2, "last_error": ERROR, "updated_at": ago(minutes=1)}
+    return event(**{"due_at": ahead(hours=1), **about, **options})
+
+
+def dead_event(**options: Any) -> CeleryOutboxDeadLetter:
+    """An event that was given up, with the place that it had."""
+    row = event(**options)
+    return buried(row, position=row.pk)
+
+
+def buried(row: Any = None, **columns: Any) -> CeleryOutboxDeadLetter:
     """A dead letter, made from a real row."""
-    row = stored()
+    row = stored() if row is None else row
     shared = {field.name: getattr(row, field.name) for field in row._meta.fields}
     names = {field.name for field in CeleryOutboxDeadLetter._meta.fields} - {"id"}
-    CeleryOutbox.objects.filter(pk=row.pk).delete()
+    type(row).objects.filter(pk=row.pk).delete()
     return CeleryOutboxDeadLetter.objects.create(**{
         **{name: value for name, value in shared.items() if name in names},
         "failure_reason": ERROR, "retries": 5, **columns,
