@@ -35,7 +35,7 @@ class RecordingPublisher:
         self._breaking: dict[str, Exception] = {}
 
     def fail_task(self, task_name: str, error: Exception) -> None:
-        """From now on every message of this task fails."""
+        """From now on every message of this task, or event of this name, fails."""
         self._by_task[task_name] = error
 
     def fail_index(self, index: int, error: Exception) -> None:
@@ -71,7 +71,7 @@ class RecordingPublisher:
 
     def _one_by_one(self, messages: Iterable[Message]) -> Iterator[Receipt]:
         for index, message in enumerate(messages):
-            task_name = message.headers.get("task", "")
+            task_name = name_of(message)
             if task_name in self._breaking:
                 error = self._breaking[task_name]
                 raise Interrupted(describe(error)) from error
@@ -79,3 +79,11 @@ class RecordingPublisher:
             if failure is None:
                 self.published.append(message)
             yield Receipt(index, failure)
+
+
+def name_of(message: Message) -> str:
+    """The name of the task, or of the event: its attribute `type`, whatever the prefix."""
+    if message.is_task:
+        return str(message.headers.get("task", ""))
+    names = (value for name, value in reversed(message.headers.items()) if name.endswith("type"))
+    return str(next(names, ""))

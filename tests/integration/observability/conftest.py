@@ -13,8 +13,10 @@ from sentry_sdk.transport import Transport
 
 from celery_outbox_steps.observe.metrics import meter_for
 from celery_outbox_steps.observe.recorders import recorders_for
-from celery_outbox_steps.settings import RelayConfig
+from celery_outbox_steps.publishers.broker import Broker
+from celery_outbox_steps.settings import RelayConfig, read
 from celery_outbox_steps.testing import RecordingPublisher
+from celery_outbox_steps.worker.destinations import DestinationGroup, DestinationRelay
 from celery_outbox_steps.worker.service import RelayService
 from django_integration import OutboxCelery
 from django_integration.store import DjangoStore
@@ -67,6 +69,55 @@ class Watched(RunningRelay):
         """Wait until the relay's counter has reached `count`."""
         counters = self.service.journal.counters
         wait_for(lambda: counters[name] >= count, message=lambda: f"{name}: {dict(counters)}")
+
+
+class WatchedDestination(RunningRelay):
+    """The relay of the first destination beside that of the app's own broker; both record."""
+
+    def __init__(self, app: Any, **config: Any) -> None:
+        self.publisher, self.partner = RecordingPublisher(), RecordingPublisher()
+        destination = next(iter(read(app.conf, "destinations").values()))
+        self.store = DjangoStore("default", destinations=[destination.name])
+        self.meter = meter_for(app)
+        broker = Broker(destination)
+        settings = RelayConfig(**{"idle_time": 0.05, "backoff_time": 60.0, **config})
+        self.relay = DestinationRelay(
+            app,
+            destination,
+            self.store.deliveries,
+            settings,
+            broker=broker,
+            recorders=recorders_for(app, self.meter, destination.name, broker),
+            publisher_factory=lambda *_: self.partner,
+        )
+        self.service = RelayService(
+            app,
+            self.store,
+            settings,
+            recorders_for(app, self.meter),
+            publisher_factory=lambda *_: self.publisher,
+            destinations=DestinationGroup(self.store.deliveries, [self.relay]),
+        )
+
+    def counted(self, name: str, count: int) -> None:
+        """Wait until the counter of the destination's relay has reached `count`."""
+        counters = self.relay.journal.counters
+        wait_for(lambda: counters[name] >= count, message=lambda: f"{name}: {dict(counters)}")
+
+
+@pytest.fixture
+def watch_destination() -> Iterator[Callable[..., WatchedDestination]]:
+    """`watch_destination(app)` starts both relays; they end with the test."""
+    started: list[WatchedDestination] = []
+
+    def start(app: Any, **config: Any) -> WatchedDestination:
+        started.append(WatchedDestination(app, **config))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for relay in started:
+        relay.stop()
 
 
 @pytest.fixture
