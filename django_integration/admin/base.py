@@ -76,10 +76,10 @@ class SlimChangeList(OneDatabase):
     """A list that leaves the long texts in the database, and reads the rest along an index."""
 
     def get_results(self, request: HttpRequest) -> None:
-        with along_indexes(self.root_queryset.db, FOR_LIST):
+        admin: Any = self.model_admin
+        with along_indexes(self.root_queryset.db, admin.planner):
             super().get_results(request)
             # Reads the page now, and not during rendering.
-            admin: Any = self.model_admin
             admin.look_up(request, list(self.result_list))
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[Any]:
@@ -167,6 +167,8 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
     filtered: tuple[str, ...] = ("id", "task_name")
     """The columns that a list may filter by."""
     operations: tuple[Operation, ...] = ()
+    planner = FOR_LIST
+    """Settings of PostgreSQL's planner for the list."""
 
     # -- permissions -----------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from django_integration.admin.operations import (
 )
 from django_integration.admin.waiting import LEASE, WaitingMessageAdmin
 from django_integration.models import CeleryOutboxDelivery
+from django_integration.store.postgresql import FOR_LIST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +51,9 @@ class DeliveryAdmin(WaitingMessageAdmin):
     list_display = ("task", "goes_to", "state", "created", "error")
     list_filter = (DestinationFilter, DeliveryStateFilter, TaskNameFilter)
     listed = (*WaitingMessageAdmin.listed, "destination", "order_key", "schema_version")
+    # The planner expects few rows of a destination as long as it has no statistics, and would read
+    # and sort them all.
+    planner = f"{FOR_LIST}; SET LOCAL enable_bitmapscan = off"
     search_help_text = "The id of an event or a task, or a part of its name."
     filtered = states.columns_of(CeleryOutboxDelivery)
 
