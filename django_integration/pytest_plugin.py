@@ -1,11 +1,12 @@
 """Fixtures for projects that test code which calls tasks: no broker, no relay, no worker.
 
-    outbox             the calls that this test has stored
-    assert_task_sent   assert one of them, or see what was sent instead
-    fake_relay         relay them with the real relay, to a broker that records, or fails on request
-    drain_outbox       run them in the test, with every task that they call
+    outbox                   the calls that this test has stored, and its events
+    assert_task_sent         assert one of the calls, or see what was sent instead
+    assert_event_published   assert one of the events, or see what was published instead
+    fake_relay               relay them with the real relay, to brokers that record, or fail
+    drain_outbox             run the tasks in the test, with every task that they call
 
-    outbox_require_transaction   calls outside the code's own transactions raise
+    outbox_require_transaction   calls and events outside the code's own transactions raise
 
 pytest loads this module in every environment that has the package, so it imports neither Django nor
 Celery: a fixture does, on first use. `django_integration.testing` does the work.
@@ -20,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from django_integration.testing import Drain, FakeRelay, Outbox, TaskSent
+    from django_integration.testing import Drain, EventPublished, FakeRelay, Outbox, TaskSent
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,8 +66,16 @@ def assert_task_sent(_celery_outbox: Outbox) -> TaskSent:
 
 
 @pytest.fixture
+def assert_event_published(_celery_outbox: Outbox) -> EventPublished:
+    """`assert_event_published(name, data=…, to=…, key=…)`; returns the event."""
+    from django_integration.testing import EventPublished
+
+    return EventPublished(_celery_outbox)
+
+
+@pytest.fixture
 def fake_relay(_celery_outbox: Outbox) -> FakeRelay:
-    """A relay whose broker records messages (`published`) and fails on request."""
+    """A relay whose brokers record (`published`, `published_events`) and fail on request."""
     from django_integration.testing import FakeRelay
 
     return FakeRelay(_celery_outbox)

@@ -39,12 +39,15 @@ class Call:
     """Callbacks, errbacks, chain and chord of the call."""
     message: Message
     """What the relay hands to the broker."""
+    destination: str | None = None
+    """None: the app's own broker."""
 
     def __str__(self) -> str:
         shown = [repr(value) for value in self.args]
         shown += [f"{name}={value!r}" for name, value in self.kwargs.items()]
         eta = f", eta {self.eta.isoformat()}" if self.eta else ""
-        return f"{self.task_name}({', '.join(shown)}) to queue {self.queue}{eta}"
+        at = f" of {self.destination}" if self.destination else ""
+        return f"{self.task_name}({', '.join(shown)}) to queue {self.queue}{at}{eta}"
 
 
 def read_row(row: StoredMessage) -> Call:
@@ -54,10 +57,11 @@ def read_row(row: StoredMessage) -> Call:
         columns["payload"] = bytes(row.payload)
     if row.eta is not None:
         columns["eta"] = row.eta.isoformat()
-    return read_message(open_envelope(ClaimedMessage(**columns), datetime.now(timezone.utc)))
+    message = open_envelope(ClaimedMessage(**columns), datetime.now(timezone.utc))
+    return read_message(message, getattr(row, "destination", None))
 
 
-def read_message(message: Message) -> Call:
+def read_message(message: Message, destination: str | None = None) -> Call:
     """The call that a message carries. The eta of a held call is in a header of the outbox."""
     args, kwargs, embed, fields = _parts(message)
     queue = next((each.name for each in message.declare if isinstance(each, Queue)), None)
@@ -73,6 +77,7 @@ def read_message(message: Message) -> Call:
         headers=message.headers,
         embed=embed,
         message=message,
+        destination=destination,
     )
 
 

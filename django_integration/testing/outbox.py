@@ -1,4 +1,4 @@
-"""The calls of one test, as a list, and the assertion that one of them was made.
+"""The calls of one test, as a list, and the assertion that one of them was made; and its events.
 
 Rows that were there before the test are not counted. Reads the tables and changes nothing;
 `relaying.py` and `running.py` empty them.
@@ -10,9 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from django_integration.models import CeleryOutbox, CeleryOutboxDeadLetter, CeleryOutboxQuerySet
+from celery_outbox_steps.envelope import EVENT_VERSION
+from django_integration.models import (
+    CeleryOutbox,
+    CeleryOutboxDeadLetter,
+    CeleryOutboxDelivery,
+    CeleryOutboxQuerySet,
+)
 from django_integration.store.session import write_alias
 from django_integration.testing.calls import Call, read_row
+from django_integration.testing.events import Event, grouped, read_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,21 +33,25 @@ NOTHING_SENT = (
 
 
 class Outbox(Sequence[Call]):
-    """The pending calls of this test, in order; `relayed` are those that were relayed or run."""
+    """The pending calls of this test, in order; `relayed` are those that were relayed or run.
+
+    Those for destinations come after those for the app's own broker. `events` are the events.
+    """
 
     def __init__(self, using: str | None = None) -> None:
         self.database = using or write_alias()
         self.relayed: list[Call] = []
-        newest = CeleryOutbox.objects.using(self.database).order_by("-pk").first()
-        self._last_before = 0 if newest is None else newest.pk
-        newest_dead = CeleryOutboxDeadLetter.objects.using(self.database).order_by("-pk").first()
-        self._last_dead_before = 0 if newest_dead is None else newest_dead.pk
+        self.relayed_events: list[Event] = []
+        """One for each destination that an event was relayed to."""
+        self._last_before = self._newest(CeleryOutbox)
+        self._last_delivery_before = self._newest(CeleryOutboxDelivery)
+        self._last_dead_before = self._newest(CeleryOutboxDeadLetter)
 
     def __len__(self) -> int:
-        return self.rows.count()
+        return self.rows.count() + self._tasks_for_destinations().count()
 
     def __iter__(self) -> Iterator[Call]:
-        return iter([read_row(row) for row in self.rows])
+        return iter([read_row(row) for row in (*self.rows, *self._tasks_for_destinations())])
 
     def __getitem__(self, index: Any) -> Any:
         return list(self)[index]
@@ -49,8 +60,20 @@ class Outbox(Sequence[Call]):
         return f"<Outbox of {self.database!r}: {[str(call) for call in self]}>"
 
     @property
-    def rows(self) -> CeleryOutboxQuerySet:
-        """The pending rows themselves."""
+    def events(self) -> list[Event]:
+        """The pending events, in order; one with several destinations is there once."""
+        rows = self.delivery_rows.filter(schema_version=EVENT_VERSION)
+        return grouped(read_event(row, row.destination) for row in rows)
+
+    @property
+    def delivery_rows(self) -> CeleryOutboxQuerySet[CeleryOutboxDelivery]:
+        """The pending rows for destinations: one for each destination of an event, and tasks."""
+        waiting = CeleryOutboxDelivery.objects.using(self.database).pending()
+        return waiting.filter(pk__gt=self._last_delivery_before).order_by("pk")
+
+    @property
+    def rows(self) -> CeleryOutboxQuerySet[CeleryOutbox]:
+        """The pending rows of calls for the app's own broker."""
         waiting = CeleryOutbox.objects.using(self.database).pending()
         return waiting.filter(pk__gt=self._last_before).order_by("pk")
 
@@ -76,6 +99,13 @@ class Outbox(Sequence[Call]):
     def using(self, database: str) -> Outbox:
         """The outbox in another database, from now on."""
         return Outbox(database)
+
+    def _tasks_for_destinations(self) -> CeleryOutboxQuerySet[CeleryOutboxDelivery]:
+        return self.delivery_rows.exclude(schema_version=EVENT_VERSION)
+
+    def _newest(self, model: Any) -> int:
+        newest = model.objects.using(self.database).order_by("-pk").first()
+        return 0 if newest is None else newest.pk
 
 
 class TaskSent:

@@ -61,6 +61,53 @@ def test_too_often(assert_task_sent):
     assert "django_integration/testing" not in result.stdout.str()  # hidden from the traceback
 
 
+def test_the_failure_says_what_was_published_instead(
+    project: pytest.Pytester, run: Callable[..., pytest.RunResult]
+) -> None:
+    (project.path / "test_failing_events.py").write_text(
+        """
+from proj.celery import app
+
+
+def test_other_data(assert_event_published):
+    app.outbox.publish("order.paid", {"id": 5}, to=["events", "lake"], key="order:5")
+    assert_event_published("order.paid", {"id": 7}, to="lake")
+
+
+def test_another_destination(assert_event_published):
+    app.outbox.publish("order.paid", b"5", to="lake", content_type="text/plain", countdown=60)
+    event = assert_event_published("order.paid", b"5", to="lake", count=1)
+    assert (event.data, event.content_type, event.eta is not None) == (b"5", "text/plain", True)
+    assert_event_published("order.paid", to="events")
+
+
+def test_nothing(assert_event_published):
+    assert_event_published("order.paid")
+
+
+def test_a_task_of_another_installation(outbox, fake_relay):
+    app.send_task("partner.charge", (1,), queue="in", outbox_destination="lake")
+    assert [(call.task_name, call.queue, call.destination) for call in outbox] == [
+        ("partner.charge", "in", "lake")
+    ]
+    fake_relay.run()
+    assert [call.destination for call in fake_relay.published] == ["lake"]
+    assert not outbox
+"""
+    )
+    result = run("test_failing_events.py")
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: order.paid with data={'id': 7}, to=('lake',) was not published. *:",
+            "E*1. order.paid {'id': 5} to events, lake, key order:5",
+            "E*AssertionError: order.paid with to=('events',) was not published. Published in *:",
+            "E*1. order.paid b'5' to lake, eta *",
+            "E*AssertionError: order.paid was not published. No event was published in this test.*",
+        ]
+    )
+
+
 def test_none_is_an_assertion_too(
     project: pytest.Pytester, run: Callable[..., pytest.RunResult]
 ) -> None:
