@@ -7,7 +7,7 @@ hot paths (enqueue, claim, settle) write SQL of their own, see `django_integrati
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from django.db import models
 
@@ -67,38 +67,41 @@ class StoredMessage(models.Model):
         return self.kwargs if self.redacted_kwargs is None else self.redacted_kwargs
 
 
-class CeleryOutboxQuerySet(models.QuerySet["WaitingMessage"]):
+Waiting = TypeVar("Waiting", bound="WaitingMessage")
+
+
+class CeleryOutboxQuerySet(models.QuerySet[Waiting]):
     """The states of a row, by the database's clock."""
 
-    def pending(self) -> CeleryOutboxQuerySet:
+    def pending(self) -> CeleryOutboxQuerySet[Waiting]:
         """Not published yet: waiting, scheduled, in flight or backing off."""
         return self.filter(schema.PENDING.q)
 
-    def due(self) -> CeleryOutboxQuerySet:
+    def due(self) -> CeleryOutboxQuerySet[Waiting]:
         """Publishable now, and held by no relay."""
         return self.filter(schema.DUE.q)
 
-    def in_flight(self) -> CeleryOutboxQuerySet:
+    def in_flight(self) -> CeleryOutboxQuerySet[Waiting]:
         """Leased to a relay."""
         return self.filter(schema.IN_FLIGHT.q)
 
-    def scheduled(self) -> CeleryOutboxQuerySet:
+    def scheduled(self) -> CeleryOutboxQuerySet[Waiting]:
         """Not due yet: stored for later, or rescheduled."""
         return self.filter(schema.SCHEDULED.q)
 
-    def backing_off(self) -> CeleryOutboxQuerySet:
+    def backing_off(self) -> CeleryOutboxQuerySet[Waiting]:
         """Not due yet: after a failure, or because the broker was unavailable."""
         return self.filter(schema.BACKING_OFF.q)
 
-    def held_back(self) -> CeleryOutboxQuerySet:
+    def held_back(self) -> CeleryOutboxQuerySet[Waiting]:
         """Waits until an earlier message with the same `order_key` is published."""
         return self.filter(schema.HELD_BACK.q)
 
-    def failing(self) -> CeleryOutboxQuerySet:
+    def failing(self) -> CeleryOutboxQuerySet[Waiting]:
         """At least one attempt failed, and another one will follow."""
         return self.filter(schema.FAILING.q)
 
-    def published(self) -> CeleryOutboxQuerySet:
+    def published(self) -> CeleryOutboxQuerySet[Waiting]:
         """Published, and kept for the retention time."""
         return self.filter(schema.PUBLISHED.q)
 
@@ -117,7 +120,7 @@ class WaitingMessage(StoredMessage):
     paced = models.BooleanField(null=True)
 
     # The manager has the methods of its QuerySet, which only django-stubs' mypy plugin would know.
-    objects: ClassVar[CeleryOutboxQuerySet] = CeleryOutboxQuerySet.as_manager()  # type: ignore[assignment]
+    objects: ClassVar[CeleryOutboxQuerySet[Any]] = CeleryOutboxQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
         abstract = True
@@ -127,6 +130,8 @@ class CeleryOutbox(WaitingMessage):
     """A message for the app's own broker that the caller's transaction committed."""
 
     outbox_key = models.CharField(max_length=255, null=True)
+
+    objects: ClassVar[CeleryOutboxQuerySet[CeleryOutbox]]
 
     class Meta:
         app_label = APP_LABEL
@@ -147,6 +152,8 @@ class CeleryOutboxDelivery(WaitingMessage):
 
     destination = models.CharField(max_length=255)
     order_key = models.CharField(max_length=255, null=True)
+
+    objects: ClassVar[CeleryOutboxQuerySet[CeleryOutboxDelivery]]
 
     class Meta:
         app_label = APP_LABEL
