@@ -162,6 +162,10 @@ class Stage:
             cursor.execute(text)
             return list(cursor.fetchall()) if cursor.description else []
 
+    def database_settings(self, database: str = "default") -> dict[str, Any]:
+        """How a worker connects to it."""
+        return _settings_of(self.aliases[database])
+
     # -- workers ----------------------------------------------------------------------------------
 
     def worker(self, *flags: str, relay: bool = True, pool: str = "prefork", **more: Any) -> Worker:

@@ -1,13 +1,15 @@
 """Messages with a key arrive in the order of their commits, under everything that goes wrong.
 
-Four relays in workers of their own; each reaches the destination through a proxy that cuts and
-stalls, the destination refuses what its short queue has no room for, and workers are killed and
+Four relays in workers of their own; each reaches destination and database through proxies that cut
+and stall, the destination refuses what its short queue has no room for, and workers are killed and
 replaced. An order counts as kept if, repeats of what arrived before left aside, each message of a
-key arrives after all earlier ones. `EVENTS=100000 KEYS=1000` run more than the few of CI.
+key arrives after all earlier ones. `EVENTS=100000 KEYS=1000` run more than the few of CI, and
+`DATABASE=mysql` another database.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
 
     from tests.acceptance.stage import Stage
     from tests.harness.workers import Worker
+    from tests.services import Service
 
 EVENTS = int(os.environ.get("EVENTS", "5000"))
 KEYS = int(os.environ.get("KEYS", "200"))
+DATABASE = os.environ.get("DATABASE", "postgres")
 SEED = os.environ.get("SEED", "")
 RELAYS = 4
 PER_TRANSACTION = 25
@@ -44,20 +48,34 @@ FLAGS = (
 
 
 class Place:
-    """Where one worker runs at a time, behind a proxy of its own."""
+    """Where one worker runs at a time, behind proxies of its own."""
 
-    def __init__(self, stage: Stage, destination: dict[str, Any], address: str) -> None:
-        host, port = address.split(":")
-        self.proxy = Proxy(host, int(port))
+    def __init__(self, stage: Stage, destination: dict[str, Any], broker: Service) -> None:
+        self.proxies = [Proxy(broker.host, broker.port)]
         self._stage = stage
-        through = destination["url"].replace(address, f"127.0.0.1:{self.proxy.port}")
+        through = destination["url"].replace(broker.address, f"127.0.0.1:{self.proxies[0].port}")
         self._settings = {"CELERY_OUTBOX_DESTINATIONS": {"to": {**destination, "url": through}}}
+        self._environment = {}
+        if DATABASE != "sqlite":
+            database = stage.database_settings()
+            self.proxies.append(Proxy(database["HOST"], int(database["PORT"])))
+            behind = {**database, "HOST": "127.0.0.1", "PORT": str(self.proxies[1].port)}
+            self._environment = {"ACCEPTANCE_DATABASES": json.dumps({"default": behind})}
+        for proxy in self.proxies:
+            proxy.__enter__()
         self.worker = self.prepare()
 
     def prepare(self) -> Worker:
-        worker = self._stage.prepare(*FLAGS, pool="solo", concurrency=1, settings=self._settings)
+        worker = self._stage.prepare(
+            *FLAGS, pool="solo", concurrency=1, settings=self._settings, **self._environment
+        )
         worker.process.start()
         return worker
+
+    def close(self) -> None:
+        for proxy in self.proxies:
+            proxy.resume()
+            proxy.__exit__(None, None, None)
 
     def kill(self) -> None:
         self.worker.kill("SIGKILL")
@@ -81,24 +99,26 @@ class Faults:
         self.end.set()
         self._thread.join(30)
         for place in self._places:
-            place.proxy.resume()
+            for proxy in place.proxies:
+                proxy.resume()
 
     def _main(self) -> None:
         kill_at = monotonic()
         while not self.end.wait(self._random.uniform(0.05, 0.5)):
             place = self._random.choice(self._places)
+            proxy = self._random.choice(place.proxies)
             what = self._random.choice(list(self.counts)[:-1])
             if monotonic() >= kill_at:
                 what, kill_at = "kill", monotonic() + 4
             self.counts[what] += 1
             if what == "cut":
-                place.proxy.cut()
+                proxy.cut()
             elif what == "cut in a message":
-                place.proxy.cut_after(self._random.randrange(1, 20_000))
+                proxy.cut_after(self._random.randrange(1, 20_000))
             elif what == "stall":
-                place.proxy.stall()
+                proxy.stall()
                 self.end.wait(self._random.uniform(0.2, 2.5))
-                place.proxy.resume()
+                proxy.resume()
             else:
                 place.kill()
 
@@ -110,7 +130,7 @@ class Faults:
 def test_the_order_of_each_key_is_kept_and_nothing_is_lost(
     stage_with: Callable[..., Stage], record_property: Callable[[str, object], None]
 ) -> None:
-    stage = stage_with()
+    stage = stage_with(DATABASE)
     seed = SEED or stage.prefix
     broker = helpers.require_service("rabbitmq")
     exchange = Exchange(f"{stage.prefix}.events", "topic")
@@ -120,7 +140,7 @@ def test_the_order_of_each_key_is_kept_and_nothing_is_lost(
     queue = Queue(f"{exchange.name}.all", exchange, "#", queue_arguments=limits)
     listener = events.listen("to", broker.url, queue, at_once=ROOM)
     begin = monotonic()
-    places = [Place(stage, destination, broker.address) for _ in range(RELAYS)]
+    places = [Place(stage, destination, broker) for _ in range(RELAYS)]
     faults = Faults(places, seed)
     committed: list[str] = []
 
@@ -135,8 +155,6 @@ def test_the_order_of_each_key_is_kept_and_nothing_is_lost(
     producer = threading.Thread(target=produce, daemon=True)
     timeout = 60 + EVENTS / 100
     try:
-        for place in places:
-            place.proxy.__enter__()
         for place in places:
             place.worker.wait_for("celery_outbox_relay_at_work", 60)
         producer.start()
@@ -158,6 +176,6 @@ def test_the_order_of_each_key_is_kept_and_nothing_is_lost(
     finally:
         faults.stop()
         for place in places:
-            place.proxy.__exit__(None, None, None)
+            place.close()
         producer.join(10)
         events.close()
