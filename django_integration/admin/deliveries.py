@@ -62,15 +62,17 @@ class DeliveryAdmin(WaitingMessageAdmin):
         return super().get_model_perms(request) if configuration.destinations() else {}
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:  # noqa: ARG002  Django's
-        held_back = ("waits_for",) if getattr(obj, "state", "") == "held_back" else ()
-        times = ("created_exactly", "wanted_at", "due_exactly", "updated_exactly")
+        # A held-back one is due at no time.
+        due = "waits_for" if getattr(obj, "state", "") == "held_back" else "due_exactly"
         about = (
             "shown_name",
             "shown_id",
             "state",
-            *held_back,
             "shown_order_key",
-            *times,
+            "created_exactly",
+            "wanted_at",
+            due,
+            "updated_exactly",
             "published_exactly",
         )
         delivery = (*where_it_goes(obj), "attempts", "shown_error", *LEASE)

@@ -57,6 +57,12 @@ class Line:
     oldest_due: str
     per_minute: str
     last_error: str
+    """Unless the verdict has it already."""
+
+    @property
+    def columns(self) -> int:
+        """Of the table: the name, the numbers and the last two."""
+        return len(self.numbers) + 3
 
 
 @dataclass(frozen=True)
@@ -108,14 +114,14 @@ def _line(
 ) -> Line:
     told = told_about(name, fleet)
     rate = sum(each.rate for each in told)
+    error = next((each.last_error for each in told if each.last_error), "")
     waits = sample.waiting or sample.in_flight
+    judged = judge_destination(name, _stats(sample), fleet, configured=configured)
     return Line(
         name=one_line(name),
         url=links.deliveries(name),
         is_chosen=is_chosen,
-        verdict=shown_verdict(
-            judge_destination(name, _stats(sample), fleet, configured=configured)
-        ),
+        verdict=shown_verdict(judged),
         numbers=(
             _number("Waiting", sample.waiting, links.deliveries(name, "waiting")),
             _number("Held back", sample.held_back, links.deliveries(name, "held_back")),
@@ -125,7 +131,7 @@ def _line(
         ),
         oldest_due=age(sample.oldest_due_seconds) if waits else "-",
         per_minute=counted(round(60 * rate)),
-        last_error=next((one_line(each.last_error) for each in told if each.last_error), ""),
+        last_error="" if error in judged.text else one_line(error),
     )
 
 

@@ -64,7 +64,7 @@ def description_of(barrier: Barrier | None) -> str:
     earlier = barrier.message
     is_dead = isinstance(earlier, CeleryOutboxDeadLetter)
     return format_html(
-        "{}: {}{} {}",
+        "{}: {}{}<div>{}</div>",
         _linked(barrier.url, f"{_noun(earlier)} {earlier.pk}"),
         one_line(str(earlier)),
         ", until it is replayed or discarded" if is_dead else "",

@@ -150,8 +150,7 @@ def dead_summary_for(request: HttpRequest, site: AdminSite) -> Summary | None:
         tiles=(
             _in_outbox(stats, links),
             _failing(stats, links),
-            _dead_letters(stats, links),
-            *((_dead_for_destinations(sum(others)),) if others else ()),
+            _all_dead_letters(stats, others, links) if others else _dead_letters(stats, links),
         ),
         panels=(deaths,),
         capped=stats.capped,
@@ -228,9 +227,17 @@ def _dead_letters(stats: Stats, links: Links) -> Tile:
     )
 
 
-def _dead_for_destinations(rows: int) -> Tile:
-    tone = "error" if rows else "plain"
-    return Tile("For destinations", counted(rows, SAMPLE_CAP), "more dead letters", tone=tone)
+def _all_dead_letters(stats: Stats, for_destinations: list[int], links: Links) -> Tile:
+    """Those of the app's own broker, and those of all destinations."""
+    others = sum(for_destinations)
+    total = stats.dead_letters + others
+    return Tile(
+        "Dead letters",
+        _counted(total, partly=max(for_destinations) >= SAMPLE_CAP),
+        f"{counted(others, SAMPLE_CAP)} for destinations",
+        links.dead_letters(),
+        "error" if total else "plain",
+    )
 
 
 def _throughput(fleet: Fleet, links: Links) -> Tile:

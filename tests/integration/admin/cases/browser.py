@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
@@ -21,24 +22,39 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from celery_outbox_steps.fleet import PAUSED, STANDING_BY, UNABLE_SECONDS, WAITING_FOR_BROKER
+from celery_outbox_steps.fleet import (
+    COOLING_DOWN,
+    PAUSED,
+    RELAYING,
+    STANDING_BY,
+    UNABLE_SECONDS,
+    WAITING_FOR_BROKER,
+)
 from django_integration.admin import charts
 from django_integration.models import (
     CeleryOutbox,
     CeleryOutboxDeadLetter,
+    CeleryOutboxDelivery,
     CeleryOutboxPause,
+    CeleryOutboxRate,
     CeleryOutboxRelay,
 )
 from tests.integration.admin import project
 from tests.integration.admin.cases.conftest import (
     DEAD,
+    DELIVERIES,
     ERROR,
     OUTBOX,
+    RELAYS,
     ago,
     ahead,
     backing_off,
     buried,
+    dead_event,
+    event,
+    failed,
     gone,
+    held_back,
     in_flight,
     outbox_store,
     person,
@@ -449,7 +465,8 @@ def _nothing_sticks_out(browser: Browser) -> None:
     script = """
         const right = each => each.getBoundingClientRect().right;
         const page = document.documentElement.clientWidth, ours = '.outbox-tile, .outbox-panel,'
-            + ' .outbox-verdict, .outbox-actions, .outbox-text';
+            + ' .outbox-verdict, .outbox-actions, .outbox-text, .outbox-databases a,'
+            + ' .outbox-destinations :is(th, td), .outbox-behind';
         const cells = [...document.querySelectorAll('#result_list :is(th, td)')];
         return [...document.querySelectorAll(ours)].filter(each => right(each) > page + 1)
             .concat(cells.filter(each => right(each) > right(each.closest('.results')) + 1))
@@ -687,3 +704,120 @@ def test_the_page_of_a_message_in_light_dark_and_narrow(browser: Browser) -> Non
         assert "payments" in browser.text
         assert browser.texts(".outbox-actions button") == ["Retry now", "Discard"]
         _nothing_sticks_out(browser)
+
+
+NO_ROUTE = "OperationalError: [Errno 113] No route to host"
+LOOKS: dict[str, dict[str, Any]] = {"": {}, "-dark": {"dark": True}, "-narrow": {"size": NARROW}}
+
+
+@pytest.fixture
+def destinations(settings: Any) -> Any:
+    """A shop that tells others what happens in it."""
+    settings.CELERY_OUTBOX_DESTINATIONS = {
+        "events": {"url": "amqp://mq/", "exchange": "domain"},
+        "lake": {"url": "redis://lake/", "queue": "facts"},
+        "partner": {"url": "amqp://partner/", "exchange": "shop"},
+    }
+    settings.CELERY_OUTBOX_RATES = {"partner.*": "600/m"}
+    settings.CELERY_OUTBOX_EVENT_SOURCE = "/shop"
+    return settings
+
+
+def busy_destinations() -> CeleryOutboxDelivery:
+    """One publishes, one is away, one is paused; an order waits for its first message."""
+    first = failed(
+        name="order.placed", key="order:71", due_at=ahead(minutes=2), created_at=ago(minutes=31)
+    )
+    for name in ("order.paid", "order.packed", "order.sent"):
+        last = held_back(name=name, key="order:71", created_at=ago(minutes=20))
+    dead_event(name="order.placed", key="order:64", created_at=ago(hours=3), dead_at=ago(hours=2))
+    held_back(name="order.cancelled", key="order:64", created_at=ago(hours=1))
+    event(name="page.seen", due_at=ago(seconds=1))
+    for number in range(12):
+        since = ago(minutes=6, seconds=20 * number)
+        event("lake", "stock.counted", created_at=since, due_at=since)
+    for number in range(5):
+        event(
+            "partner", "partner.price", created_at=ago(seconds=40 * number), due_at=ago(seconds=40)
+        )
+    CeleryOutboxRate.objects.create(
+        name="partner.*", used_until=ahead(seconds=1), planned_until=ahead(seconds=75)
+    )
+    told = {
+        "events": {"state": RELAYING, "rate": 14.2},
+        "lake": {"state": COOLING_DOWN, "rate": 0.0, "last_error": NO_ROUTE},
+        "partner": {"state": PAUSED, "rate": 0.0},
+    }
+    relay("worker-1", rate=41.7, destinations=told)
+    relay("worker-2", rate=38.4, destinations=told)
+    relay("worker-3", STANDING_BY, standing_by=True)
+    outbox_store().pause("the partner moves", "ann@example.com", "partner")
+    CeleryOutboxPause.objects.update(paused_at=ago(minutes=40, seconds=2))
+    assert first.pk < last.pk
+    return last
+
+
+def test_destinations_in_light_dark_and_narrow(browser: Browser, destinations: Any) -> None:
+    waits = busy_destinations()
+    browser.log_in(person(superuser=True))
+    for suffix, look in LOOKS.items():
+        browser.settings(**look)
+        browser.open(DELIVERIES, "?destination=events")
+        browser.picture(f"admin-destinations{suffix}")
+        assert browser.texts(".outbox-destinations tbody th") == ["events", "lake", "partner"]
+        verdicts = browser.texts(".outbox-said")
+        assert "same key" in verdicts[0]
+        assert f"its broker is away: {NO_ROUTE}" in verdicts[1]
+        assert re.match("Paused for 40 min .*by ann@example.com: the partner moves", verdicts[2])
+        assert "partner.* 10 per s" in browser.find(".outbox-destinations + .outbox-panel").text
+        _nothing_sticks_out(browser)
+        browser.open("admin:celery_outbox_celeryoutboxdelivery_change", args=[waits.pk])
+        browser.picture(f"admin-event{suffix}")
+        assert "waits for message" in browser.find(".field-state").text
+        _nothing_sticks_out(browser)
+        for page in (RELAYS, DEAD):
+            browser.open(page)
+            browser.picture(f"admin-{page.split('outbox')[-1].split('_')[0]}-destinations{suffix}")
+            _nothing_sticks_out(browser)
+
+
+def test_from_a_held_back_message_to_the_one_that_it_waits_for(
+    browser: Browser, destinations: Any
+) -> None:
+    first, waits = failed(key="order:7"), held_back()
+    browser.log_in(person(superuser=True))
+    browser.open(DELIVERIES)
+    browser.click("td[data-name='Held back'] a")
+    assert browser.texts("#result_list .field-task .outbox-quiet") == [waits.task_id]
+    browser.click("#result_list .field-state a")
+    assert first.task_id in browser.find(".field-shown_id").text
+    browser.click("button[value=discard]")
+    browser.picture("admin-discard-behind")
+    assert "1 later message with the same key waits behind this one" in browser.text
+    browser.confirm()
+    assert "Discarded: 1." in browser.text
+    assert CeleryOutboxDelivery.objects.due().get() == waits
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "orders"])
+def test_the_switch_of_databases(browser: Browser, settings: Any) -> None:
+    row = backing_off()
+    browser.log_in(person(superuser=True))
+    browser.open(OUTBOX)
+    assert browser.all(".outbox-databases") == []
+    settings.CELERY_OUTBOX_DATABASES = ["default", "orders"]
+    for suffix, look in LOOKS.items():
+        browser.settings(**look)
+        browser.open(OUTBOX, "?state=failing")
+        browser.picture(f"admin-databases{suffix}")
+        assert browser.tiles()["Failing"] == "1"
+        assert browser.texts(".outbox-databases a[aria-current]") == ["default"]
+        _nothing_sticks_out(browser)
+        browser.click(".outbox-databases a:last-child")
+        assert browser.tiles()["Failing"] == "0"
+        assert "state=failing" in browser.driver.current_url
+        browser.click(".outbox-verdict a")
+        assert browser.texts(".outbox-databases a[aria-current]") == ["orders"]
+        browser.open("admin:celery_outbox_celeryoutbox_change", args=[row.pk])
+        browser.picture(f"admin-databases-message{suffix}")
+        assert browser.texts(".outbox-databases a[aria-current]") == ["default"]

@@ -78,10 +78,10 @@ def failed(**options: Any) -> CeleryOutboxDelivery:
     return event(**{"due_at": ahead(hours=1), **about, **options})
 
 
-def dead_event(**options: Any) -> CeleryOutboxDeadLetter:
+def dead_event(dead_at: Any = None, **options: Any) -> CeleryOutboxDeadLetter:
     """An event that was given up, with the place that it had."""
     row = event(**options)
-    return buried(row, position=row.pk)
+    return buried(row, position=row.pk, dead_at=dead_at or ago(seconds=1))
 
 
 def buried(row: Any = None, **columns: Any) -> CeleryOutboxDeadLetter:
