@@ -18,16 +18,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from celery_outbox_steps.observe.metrics import Meter, Metrics
 from celery_outbox_steps.observe.recorder import Recorders
 from celery_outbox_steps.observe.recorders.prometheus import PrometheusSink
+from celery_outbox_steps.publishers.broker import Broker
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import RecordingPublisher
+from celery_outbox_steps.worker.destinations import DestinationGroup, DestinationRelay
 from celery_outbox_steps.worker.endpoints import Endpoints
 from celery_outbox_steps.worker.group import RelayGroup
 from celery_outbox_steps.worker.service import RelayService
+from django_integration.schema import DELIVERY, OUTBOX
 from django_integration.store import DjangoStore
 from tests.helpers import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from celery_outbox_steps.destinations import Destination
 
 INTERVAL = 30.0
 """Seconds between two scrapes."""
@@ -42,23 +47,42 @@ class Recorder:
         self,
         instance: str = "worker",
         publisher: RecordingPublisher | None = None,
+        destination: Destination | None = None,
         **config: Any,
     ) -> None:
         self.instance = instance
-        self.publisher = publisher or RecordingPublisher()
-        self.store = DjangoStore("default")
+        self.publisher, self.partner = publisher or RecordingPublisher(), RecordingPublisher()
+        self.store = DjangoStore("default", destinations=[destination.name] if destination else ())
         self.meter = Meter(PrometheusSink(CollectorRegistry()))
+        app = Celery("recorded", set_as_current=False)
+        settings = RelayConfig(**{"idle_time": 0.02, "sample_interval": SAMPLE_INTERVAL, **config})
+        self.lane = None if destination is None else self._relay_for(destination, app, settings)
         self.service = RelayService(
-            Celery("recorded", set_as_current=False),
+            app,
             self.store,
-            RelayConfig(**{"idle_time": 0.02, "sample_interval": SAMPLE_INTERVAL, **config}),
+            settings,
             Recorders([Metrics(self.meter)]),
             lambda *_: self.publisher,
+            destinations=self.lane and DestinationGroup(self.store.deliveries, [self.lane]),
         )
         self.relays = RelayGroup([self.service])
         self.meter.watch(self.relays)
         self.endpoints = Endpoints(self.relays, self.meter)
         self.scrapes: list[dict[str, float]] = []
+
+    def _relay_for(
+        self, destination: Destination, app: Any, settings: RelayConfig
+    ) -> DestinationRelay:
+        assert self.store.deliveries is not None
+        return DestinationRelay(
+            app,
+            destination,
+            self.store.deliveries,
+            settings,
+            broker=Broker(destination),
+            recorders=Recorders([Metrics(self.meter, destination.name)]),
+            publisher_factory=lambda *_: self.partner,
+        )
 
     def start(self) -> None:
         self.relays.start()
@@ -71,10 +95,11 @@ class Recorder:
 
     def settle(self) -> None:
         """Wait until the relay has looked at its table twice, and has published what is due."""
-        for _ in range(2):
-            before = self.service.sample
-            if self.service.at_work:
-                wait_for(lambda before=before: self.service.sample is not before, 10)
+        for relay in filter(None, (self.service, self.lane)):
+            for _ in range(2):
+                before = relay.sample
+                if relay.at_work:
+                    wait_for(lambda r=relay, before=before: r.sample is not before, 10)
 
     def minutes(self, count: float, meanwhile: Callable[[], Any] = lambda: None) -> None:
         """Scrape for this long; `meanwhile` runs before each scrape."""
@@ -118,11 +143,12 @@ class Recorder:
 def pass_time(seconds: float) -> None:
     """Make every row older."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE celery_outbox SET due_at = due_at - %s * interval '1 second',"
-            " created_at = created_at - %s * interval '1 second'",
-            [seconds, seconds],
-        )
+        for table in (OUTBOX, DELIVERY):
+            cursor.execute(
+                f"UPDATE {table} SET due_at = due_at - %s * interval '1 second',"
+                " created_at = created_at - %s * interval '1 second'",
+                [seconds, seconds],
+            )
 
 
 def _value(value: float | None, *, is_new: bool) -> str:

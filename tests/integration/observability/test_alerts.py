@@ -11,6 +11,7 @@ import pytest
 import yaml
 from django.db import connection, transaction
 
+from celery_outbox_steps.destinations import destinations
 from celery_outbox_steps.errors import Nacked, StoreError
 from celery_outbox_steps.observe.metrics import METRICS
 from celery_outbox_steps.store import TASK
@@ -32,6 +33,7 @@ ALERTS = {
 }
 FIRED = 'group by (alertname, severity) (last_over_time(ALERTS{alertstate="firing"}[1d]))'
 DASHBOARD = RULES.parent / "grafana-dashboard.json"
+PARTNER = {"url": "amqp://guest@127.0.0.1:1//", "exchange": "domain"}
 VARIABLES = {"$database": ".*", "$__rate_interval": "5m"}
 BACKLOG = """
     INSERT INTO celery_outbox (task_id, task_name, args, kwargs, options, schema_version,
@@ -252,6 +254,57 @@ def test_a_relay_that_stood_still_for_longer_than_its_lease_opens_a_ticket(
     wait_for(lambda: relay.service.journal.counters["fenced"], 10)
     relay.minutes(3)
     fired(relay.input_series(), "OutboxLeaseTooShort")
+
+
+@pytest.fixture
+def publish(make_app: Callable[..., Any]) -> Callable[..., None]:
+    app = make_app(outbox_destinations={"partner": PARTNER})
+
+    def send(name: str = "order.paid", key: str | None = None) -> None:
+        with transaction.atomic():
+            app.outbox.publish(name, to="partner", key=key)
+
+    return send
+
+
+@pytest.fixture
+def partner(record: Callable[..., Recorder]) -> Recorder:
+    """A relay at work, with one for a destination."""
+    found = record(destination=destinations({"partner": PARTNER})["partner"])
+    found.start()
+    return found
+
+
+def test_a_healthy_destination_fires_nothing(
+    partner: Recorder, call: Any, publish: Any, fired: Any
+) -> None:
+    partner.minutes(10, meanwhile=lambda: (call(), publish()))
+    assert len(partner.partner.published) == len(partner.publisher.published) == 20
+    fired(partner.input_series())
+
+
+def test_a_destination_that_accepts_nothing_pages_however_well_the_others_do(
+    partner: Recorder, call: Any, publish: Any, fired: Any, answers: Any
+) -> None:
+    partner.partner.down = ConnectionRefusedError("no partner")
+    partner.minutes(8, meanwhile=lambda: (call(), publish()))
+    assert len(partner.publisher.published) == 16
+    alerts = ("OutboxBrokerIsAway", "OutboxIsLate", "OutboxRelaysCannotWork")
+    fired(partner.input_series(), *alerts)
+    named = [{"labels": '{destination="partner"}', "value": 3}]
+    which = 'count by (destination) (ALERTS{alertstate="firing"})'
+    answers(partner.input_series(), {which: named}, 7.5)
+
+
+def test_a_dead_event_opens_a_ticket_and_those_behind_it_do_not_page(
+    partner: Recorder, publish: Any, fired: Any
+) -> None:
+    partner.minutes(5, meanwhile=publish)
+    partner.partner.fail_task("order.bad", ValueError("too large"))
+    publish("order.bad", key="order:7")
+    wait_for(lambda: partner.lane and partner.lane.journal.counters["dead"])
+    partner.minutes(6, meanwhile=lambda: publish(key="order:7"))
+    fired(partner.input_series(), "OutboxDeadLetters")
 
 
 def test_every_query_of_the_dashboard_has_an_answer(
