@@ -1,6 +1,7 @@
 """The tutorial from its first command to its last, in an empty directory.
 
-The commands that other pages show are then run in the same project, while its worker runs.
+The commands that other pages show are then run in the same project, while its worker runs. For
+these it gets what they name: a destination, and a second database.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ COMMAND = re.compile(
     r"|python manage\.py (?:celery_outbox_|check))[^\n<`]*)$",
     re.MULTILINE,
 )
+MORE = """
+DATABASES["orders"] = {**DATABASES["default"], "NAME": BASE_DIR / "orders.sqlite3"}
+CELERY_OUTBOX_DATABASES = ["default", "orders"]
+CELERY_OUTBOX_DESTINATIONS = {"partner": {"url": "memory://", "queue": "celery"}}
+"""
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -129,10 +135,24 @@ def test_there_are_commands() -> None:
     assert len(shown_commands()) > 12
 
 
+@pytest.fixture(scope="module")
+def bigger_project(reader: Reader) -> Reader:
+    """The project, with all that the commands name, and with a worker that knows it."""
+    if reader.worker is not None:
+        with (reader.home / "proj" / "settings.py").open("a") as settings:
+            settings.write(MORE)
+        run("python manage.py migrate --database orders", reader.home, reader.env)
+        reader.worker.stop(60)
+        reader.start_worker()
+        wait_for(lambda: "relaying orders" in reader.log.read_text(), 60, reader.log.read_text)
+    return reader
+
+
 @pytest.mark.parametrize(("command", "page"), shown_commands())
 def test_commands_of_other_pages_work_in_that_project(
-    reader: Reader, command: str, page: str
+    bigger_project: Reader, command: str, page: str
 ) -> None:
+    reader = bigger_project
     if reader.worker is None:
         pytest.skip("needs the tutorial's project: run the whole module")
     if "--watch" in command:
