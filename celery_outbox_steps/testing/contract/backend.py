@@ -67,7 +67,8 @@ class Backend(Protocol):
         `claimed_until`, `last_error`, `published_at`."""
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """All dead letters by id: the contents of the row, `retries` and `failure_reason`."""
+        """All dead letters by id: the contents of the row, `retries` and `failure_reason`; of a
+        message for a destination, its former id as `position`."""
 
     def seconds_until(self, moment: Any) -> float:
         """Seconds from now, by the store's clock, until a time from `rows()`."""
@@ -103,7 +104,12 @@ class MemoryBackend:
 
     def dead_letters(self) -> list[dict[str, Any]]:
         return [
-            {**_columns(letter.row), "id": letter.id, "failure_reason": letter.failure_reason}
+            {
+                **_columns(letter.row),
+                "id": letter.id,
+                "failure_reason": letter.failure_reason,
+                "position": None if letter.row.destination is None else letter.row.id,
+            }
             for letter in self._first.snapshot()[1]
         ]
 
