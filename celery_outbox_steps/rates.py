@@ -9,6 +9,7 @@ budget; `celery_outbox_steps.relay.publish` asks it before it sends.
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ PLANNED = 0.98
 """The part of a rate that is planned. The rest is for those that miss their turn."""
 MISSED = 0.3
 """Seconds between two messages that missed theirs: nearly all turns are taken."""
+FORGOTTEN = 60.0
+"""Seconds without a message that end a plan: those that had turns must be gone."""
 _PER = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*([smhd])")
 
@@ -69,6 +72,15 @@ def rate_of(rates: Iterable[Rate], name: str) -> Rate | None:
     return next((rate for rate in rates if rate.fits(name)), None)
 
 
+def differ(known: Mapping[str, float], rates: Iterable[Rate]) -> bool:
+    """Whether turns were given by other rates than these: patterns with their rates per second."""
+    wanted = {rate.pattern: rate.per_second for rate in rates}
+    return any(
+        name not in wanted or not math.isclose(per_second, wanted[name])
+        for name, per_second in known.items()
+    )
+
+
 def take_turns(rate: Rate, budget: Budget, fresh: int, waited: int) -> Turns:
     """Turns for `waited` messages that had one before and then for `fresh` ones.
 
@@ -78,10 +90,16 @@ def take_turns(rate: Rate, budget: Budget, fresh: int, waited: int) -> Turns:
     interval = rate.interval
     burst, made_up_for = max(BURST, interval), min(BURST, interval) / 2
     used = max(budget.used_until, -made_up_for)
-    # If nothing was sent for a while, those whose turn it was are gone, and so is the plan.
-    planned = budget.planned_until if budget.used_until > 0 else Budget().planned_until
-    ready = waited if planned > 0 else waited + fresh
-    granted = min(ready, max(0, int((burst - used) / interval + 1e-9)))
+    is_forgotten = budget.used_until < -max(FORGOTTEN, 2 * interval)
+    planned = Budget().planned_until if is_forgotten else budget.planned_until
+    possible = max(0, int((burst - used) / interval + 1e-9))
+    granted = min(waited, possible)
+    if planned <= 0:
+        granted = min(waited + fresh, possible)
+    elif not waited and budget.used_until < -BURST / 2:
+        # Messages that have turns are due after very many that have none yet. Those go meanwhile.
+        used = -BURST / 2
+        granted = min(fresh, int(-used / interval))
     used += granted * interval
     again = max(0, waited - granted)
     later = waited + fresh - granted - again
@@ -91,7 +109,8 @@ def take_turns(rate: Rate, budget: Budget, fresh: int, waited: int) -> Turns:
     delays = [free + interval + number * apart for number in range(again)]
     delays += [start + (number + 1) * interval / PLANNED for number in range(later)]
     planned = start + later * interval / PLANNED if later else planned
-    return Turns(granted, [_on_grid(each) for each in delays], Budget(used, planned))
+    after = Budget(used if granted else budget.used_until, planned)
+    return Turns(granted, [_on_grid(each) for each in delays], after)
 
 
 def parse_rates(value: Any) -> dict[str, Rate]:
@@ -107,8 +126,8 @@ RATES = Kind('a dictionary such as {"mail.*": "600/m"}, with a rate per s, m, h 
 def _pattern(name: Any) -> str:
     if not isinstance(name, str) or not name or len(name) > LONGEST_PATTERN:
         raise ConfigurationError(
-            f"{SETTING} has the pattern {name!r}. It must be a task's or event's name, or an fnmatch"
-            f" pattern of at most {LONGEST_PATTERN} characters."
+            f"{SETTING} has the pattern {name!r}. It must be a task's or event's name, or an"
+            f" fnmatch pattern of at most {LONGEST_PATTERN} characters."
         )
     return name
 

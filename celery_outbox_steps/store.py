@@ -299,6 +299,13 @@ class RelayStore(LaneStore, Protocol):
         Returns the names of a few workers that stand by, to be told about it.
         """
 
+    def use_rates(self, rates: Collection[Rate]) -> int:
+        """These release rates count from now on. Returns how many rows lost their turn.
+
+        If they are not those that turns were given by, rows that wait for a turn, and were never
+        attempted, are due at once: the next `pace()` gives them new ones, if they still need any.
+        """
+
     def wait(self, timeout: float) -> bool:
         """Block until rows may be waiting, `wake()` is called or `timeout` seconds pass.
 

@@ -250,6 +250,7 @@ class CeleryOutboxRate(models.Model):
     """What the relays have used of a release rate, and until when waiting rows are planned."""
 
     name = models.CharField(max_length=255, primary_key=True)
+    per_second = models.FloatField()
     used_until = models.DateTimeField(default=DatabaseNow)
     planned_until = models.DateTimeField(default=DatabaseNow)
 

@@ -120,6 +120,9 @@ class Journal:
         self._reported = {kind: at for kind, at in self._reported.items() if at > since}
         self._event("celery_outbox_relay_recovered", failures=failures)
 
+    def rates_changed(self, rows: int) -> None:
+        self._event("celery_outbox_rates_changed", rows, rows=rows)
+
     def liveness_failed(self, error: Exception) -> None:
         """Logged once: a full disk must not fill the log as well."""
         if not self.counters["liveness_errors"]:

@@ -88,6 +88,13 @@ RELAY_EVENTS = {
         "`celery control outbox_resume` for the whole outbox.",
         RELAY,
     ),
+    "celery_outbox_rates_changed": Event(
+        INFO,
+        "%s messages waited for turns by other rates, and get new ones",
+        "`CELERY_OUTBOX_RATES` is not what messages that wait got their turns by. They are due, "
+        "and get new turns if they still need any.",
+        (*RELAY, "rows"),
+    ),
     "celery_outbox_relay_error": Event(
         ERROR,
         "%s; trying again in %g s",

@@ -11,7 +11,7 @@ import sys
 import threading
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery_outbox_steps.envelope import size_of
 from celery_outbox_steps.messages import (
@@ -48,6 +48,14 @@ if TYPE_CHECKING:
     from celery_outbox_steps.rates import Rate
 
 
+class MemoryRate(NamedTuple):
+    """What was used and planned of a release rate, by the clock."""
+
+    per_second: float
+    used_until: float
+    planned_until: float
+
+
 @dataclass(slots=True)
 class MemoryTables:
     """What the stores on one outbox share."""
@@ -55,8 +63,7 @@ class MemoryTables:
     clock: Callable[[], float]
     rows: dict[int, MemoryRow] = field(default_factory=dict)
     dead_letters: dict[int, MemoryDeadLetter] = field(default_factory=dict)
-    rates: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """By pattern: until when a rate is used, and planned, by the clock."""
+    rates: dict[str, MemoryRate] = field(default_factory=dict)
     fleet: MemoryFleet = field(init=False)
     lock: threading.RLock = field(default_factory=threading.RLock)
     ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -144,15 +151,12 @@ class MemoryLane:
             now, ids = self._clock(), [row.id for row in rows]
             had_turns = {row.id for row in self._held(ids, relay_id) if row.paced}
             in_order = sorted(ids, key=lambda each: each not in had_turns)
-            used, planned = self._tables.rates.get(
-                rate.pattern, (now, now + Budget().planned_until)
-            )
-            budget = Budget(used - now, planned - now)
+            new = MemoryRate(rate.per_second, *(now + each for each in Budget()))
+            _, *until = self._tables.rates.get(rate.pattern, new)
+            budget = Budget(*(each - now for each in until))
             turns = take_turns(rate, budget, len(ids) - len(had_turns), len(had_turns))
-            self._tables.rates[rate.pattern] = (
-                now + turns.budget.used_until,
-                now + turns.budget.planned_until,
-            )
+            after = (now + each for each in turns.budget)
+            self._tables.rates[rate.pattern] = MemoryRate(rate.per_second, *after)
             orphaned = {row.id for row in rows if row.orphaned}
             for row_id, delay in zip(in_order[turns.granted :], turns.delays, strict=True):
                 for row in self._held([row_id], relay_id):

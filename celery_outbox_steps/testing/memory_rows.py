@@ -103,6 +103,11 @@ def state_of(row: MemoryRow, now: float) -> str:
     return "scheduled" if wanted_later else "backing_off"
 
 
+def waits_for_turn(row: MemoryRow, now: float) -> bool:
+    is_first = row.updated_at is None and not row.held_back
+    return bool(row.paced) and is_first and not is_leased(row, now) and (row.due_at or now) > now
+
+
 def seconds_overdue(pending: list[MemoryRow], now: float) -> float:
     """For how long the row that has been due longest has been due."""
     return max([0.0, *(now - (row.due_at or now) for row in pending if not row.held_back)])

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.envelope import DELIVERY_VERSIONS
+from celery_outbox_steps.rates import differ
 from celery_outbox_steps.store import TASK, DeadLetter, DeadLetters, ScheduledCall, Stats
 from celery_outbox_steps.testing.memory_lane import (
     MemoryDeliveries,
@@ -34,14 +35,16 @@ from celery_outbox_steps.testing.memory_rows import (
     seconds_overdue,
     state_of,
     top_failing,
+    waits_for_turn,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from typing_extensions import Self
 
     from celery_outbox_steps.fleet import Fleet, Member, Place
+    from celery_outbox_steps.rates import Rate
     from celery_outbox_steps.testing.memory_fleet import MemoryMember
 
 
@@ -143,7 +146,18 @@ class MemoryStore(MemoryLane):
     def rates(self) -> dict[str, float]:
         with self._lock:
             now, found = self._clock(), self._tables.rates.items()
-            return {name: max(0.0, planned - now) for name, (_, planned) in found}
+            return {name: max(0.0, rate.planned_until - now) for name, rate in found}
+
+    def use_rates(self, rates: Collection[Rate]) -> int:
+        with self._lock:
+            known, now = self._tables.rates, self._clock()
+            if not differ({name: rate.per_second for name, rate in known.items()}, rates):
+                return 0
+            known.clear()
+            waiting = [row for row in self.rows.values() if waits_for_turn(row, now)]
+            for row in waiting:
+                row.due_at, row.paced = now, None
+            return len(waiting)
 
     def fleet(self) -> Fleet:
         with self._lock:

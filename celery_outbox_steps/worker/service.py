@@ -95,6 +95,7 @@ class RelayService(RelayThread):
         self._broker_is_up = threading.Event()
         self._pause_reason: str | None = None
         self._to_tell: list[str] = []
+        self._uses_rates = False
         self._touched = float("-inf")
         # Here, before the pool forks, so that its children can wake the relay of this process too.
         wakeups.register(store.name, store.wake)
@@ -280,8 +281,18 @@ class RelayService(RelayThread):
             self._membership.check_in(state, self._ability(), monotonic())
         if was_at_work and not self.at_work:
             self._relay.breaker.forget()
+        if self.at_work and not self._uses_rates:
+            self._use_rates()
         if self.destinations is not None and self.destinations.at_work != self.at_work:
             self.destinations.work(at_work=self.at_work)
+
+    def _use_rates(self) -> None:
+        """Once: what waits may have turns from rates that were changed since."""
+        with forks.barrier:
+            forgotten = self.store.use_rates(self._config.rates.values())
+        self._uses_rates = True
+        if forgotten:
+            self._report(self.journal.rates_changed, forgotten)
 
     @untraced
     def _check_out(self) -> None:

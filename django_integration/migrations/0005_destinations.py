@@ -120,6 +120,7 @@ class Migration(migrations.Migration):
             name="CeleryOutboxRate",
             fields=[
                 ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
+                ("per_second", models.FloatField()),
                 ("used_until", models.DateTimeField(default=django_integration.models.DatabaseNow)),
                 (
                     "planned_until",

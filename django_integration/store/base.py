@@ -27,6 +27,7 @@ from django_integration.store.lane import LaneStore
 from django_integration.store.listen import Listener, WakePipe
 from django_integration.store.mysql import MySQL
 from django_integration.store.order import Order
+from django_integration.store.pacing import use_rates
 from django_integration.store.postgresql import PostgreSQL
 from django_integration.store.session import Session
 from django_integration.store.setup import missing_migrations
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from celery_outbox_steps.fleet import Fleet, Member, Place
+    from celery_outbox_steps.rates import Rate
     from celery_outbox_steps.store import DeadLetter, DeadLetters, Sample, ScheduledCall, Stats
     from django_integration.schema import MessageTable, Row
     from django_integration.store.dialect import Dialect
@@ -132,6 +134,9 @@ class DjangoStore(LaneStore):
         """Those that are configured, and those that messages are stored for."""
         stored = stats.stored_destinations(self._session, self._dialect)
         return sorted({*self._destinations, *stored})
+
+    def use_rates(self, rates: Collection[Rate]) -> int:
+        return use_rates(self._session, self._dialect, rates)
 
     def rates(self) -> dict[str, float]:
         return stats.read_rates(self._session, self._dialect)

@@ -2,7 +2,8 @@
 
 A relay that is about to send messages with a rate takes turns for them. What exceeds the rate is
 given back to the table, due when its turn comes; nothing of it is lost if the relay dies meanwhile.
-The rules are `celery_outbox_steps.rates.take_turns`; without a rate nothing here is called.
+The rules are `celery_outbox_steps.rates.take_turns`. Without a rate, a relay looks once, when it
+begins to work, whether there were any.
 """
 
 # ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
@@ -10,17 +11,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps.rates import Budget, take_turns
-from django_integration.schema import RATE
+from celery_outbox_steps.rates import Budget, differ, take_turns
+from django_integration.schema import (
+    DELIVERIES,
+    DUE_TIME_AHEAD,
+    NEVER_ATTEMPTED,
+    RATE,
+    TASKS,
+    UNLEASED,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from celery_outbox_steps.messages import ClaimedMessage
     from celery_outbox_steps.rates import Rate
+    from django_integration.schema import MessageTable
     from django_integration.store.dialect import Dialect
     from django_integration.store.session import Session
     from django_integration.store.writes import Writes
+
+CHUNK = 1000
 
 
 class Pacing:
@@ -43,9 +54,9 @@ class Pacing:
                 if budget is not None:
                     return self._take(rate, budget, rows, relay_id)
             self._session.try_run(
-                f"INSERT INTO {RATE} (name, used_until, planned_until)"
-                f" VALUES (%s, {self._dialect.now}, {self._dialect.from_now})",
-                [rate.pattern, Budget().planned_until],
+                f"INSERT INTO {RATE} (name, per_second, used_until, planned_until)"
+                f" VALUES (%s, %s, {self._dialect.now}, {self._dialect.from_now})",
+                [rate.pattern, rate.per_second, Budget().planned_until],
             )
 
     def _lock_budget(self, rate: Rate) -> Budget | None:
@@ -82,3 +93,38 @@ class Pacing:
             f" planned_until = {later('planned_until')} WHERE name = %s",
             values,
         )
+
+
+def use_rates(session: Session, dialect: Dialect, rates: Collection[Rate]) -> int:
+    """Forget the turns that were given by other rates than these."""
+    known = dict(session.rows(f"SELECT name, per_second FROM {RATE}"))
+    if not differ(known, rates):
+        return 0
+    forgotten = sum(_forget_turns(session, dialect, table) for table in (TASKS, DELIVERIES))
+    # Last: if this relay dies before, the next one begins again.
+    session.run(f"DELETE FROM {RATE}")
+    return forgotten
+
+
+def _forget_turns(session: Session, dialect: Dialect, table: MessageTable) -> int:
+    """In chunks by id. Rows that others have locked keep their turns."""
+    waiting = dialect.is_state(DUE_TIME_AHEAD & UNLEASED & NEVER_ATTEMPTED)
+    forgotten, last = 0, 0
+    while True:
+        with session.transaction():
+            found = session.rows(
+                f"SELECT id FROM {table.name}{dialect.primary_key_hint} WHERE id > %s"
+                f" AND paced IS NOT NULL AND {waiting} ORDER BY id LIMIT %s{dialect.skip_locked}",
+                [last, CHUNK],
+            )
+            ids = [row_id for (row_id,) in found]
+            if ids:
+                selected, params = dialect.id_in(ids)
+                session.run(
+                    f"UPDATE {table.name}{dialect.primary_key_hint}"
+                    f" SET due_at = {dialect.now}, paced = NULL WHERE {selected}",
+                    params,
+                )
+        if not ids:
+            return forgotten
+        forgotten, last = forgotten + len(ids), ids[-1]

@@ -98,6 +98,8 @@ class DeliveryRecording:
             store.pace(rate, claimed[1:], "relay")
         with self._record(store, "rates", "For `celery outbox status`."):
             store.rates()
+        with self._record(store, "use other rates", "When a relay begins to work."):
+            store.use_rates([rate._replace(per_second=4.0)])
 
     def look(self) -> None:
         lane = self._lane()

@@ -19,6 +19,7 @@ from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.messages import BatchResult
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorder, Recorders
+from celery_outbox_steps.rates import Rate
 from celery_outbox_steps.settings import RelayConfig
 from celery_outbox_steps.testing import MemoryStore, RecordingPublisher
 from celery_outbox_steps.worker import membership
@@ -444,6 +445,18 @@ def test_a_child_that_closed_what_it_inherited_writes_to_no_other_descriptor() -
     assert os.read(reader, 1) == b""
     assert not pipe.wait(0)
     os.close(reader)
+
+
+def test_a_rate_that_was_removed_holds_nothing_any_more(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its rows had turns, perhaps in weeks."""
+    caplog.set_level(logging.INFO, logger="celery_outbox")
+    bench.add(3)
+    granted = bench.store.pace(Rate("*", 1 / 3600), bench.store.claim(10, 60, "before"), "before")
+    assert len(granted) == 1
+    bench.started().wait_until_published(2)
+    assert "2 messages waited for turns by other rates" in caplog.text
 
 
 def test_an_idle_relay_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

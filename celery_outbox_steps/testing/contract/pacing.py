@@ -94,6 +94,38 @@ class PacingContract:
         assert set(lane.rates()) == {"mail.*", "sms.*"}
 
     @in_each_lane
+    def test_other_rates_end_the_turns_of_those_that_wait(
+        self, backend: Backend, name: str | None
+    ) -> None:
+        """Else rows that were planned by a slow rate would keep it, perhaps for months."""
+        rows, lane, slow = backend.add(9, destination=name), open_lane(backend, name), Rate("*", 1)
+        claimed = lane.claim(20, LEASE, "me")
+        assert len(lane.pace(slow, claimed, "me")) == 1
+        store = backend.store()
+        assert store.use_rates([slow]) == 0
+        assert store.use_rates([TEN, slow]) == 0, "its speed is as before"
+        assert store.use_rates([slow._replace(per_second=20.0)]) == 8
+        again = open_lane(backend, name).claim(20, LEASE, "other")
+        assert ids_of(again) == rows[1:]
+        faster = open_lane(backend, name).pace(slow._replace(per_second=20.0), again, "other")
+        assert len(faster) == 8
+
+    @in_each_lane
+    def test_without_the_rate_those_that_wait_are_due(
+        self, backend: Backend, name: str | None
+    ) -> None:
+        rows, lane = backend.add(9, destination=name), open_lane(backend, name)
+        scheduled = backend.add(due_in=60, destination=name)
+        lane.pace(Rate("*", 1 / 3600), lane.claim(20, LEASE, "me"), "me")
+        store = backend.store()
+        assert store.use_rates([]) == 8
+        assert store.use_rates([]) == 0
+        assert ids_of(open_lane(backend, name).claim(20, LEASE, "other")) == rows[1:]
+        assert only(row["id"] for row in backend.rows(name) if row["claimed_by"] is None) == only(
+            scheduled
+        )
+
+    @in_each_lane
     def test_an_orphan_that_is_given_back_stays_one(
         self, backend: Backend, name: str | None
     ) -> None:

@@ -1050,8 +1050,8 @@ FROM celery_outbox_rate
 WHERE name = %s
 FOR UPDATE;
 COMMIT;
-INSERT INTO celery_outbox_rate (name, used_until, planned_until)
-VALUES (%s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND);
+INSERT INTO celery_outbox_rate (name, per_second, used_until, planned_until)
+VALUES (%s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND);
 BEGIN;
 SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), used_until) / 1000000e0,
     TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), planned_until) / 1000000e0
@@ -1096,6 +1096,53 @@ COMMIT;
 SELECT name, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), planned_until) / 1000000e0
 FROM celery_outbox_rate
 ORDER BY name;
+
+-- use other rates: When a relay begins to work.
+SELECT name, per_second
+FROM celery_outbox_rate;
+BEGIN;
+SELECT id
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > UTC_TIMESTAMP(6)
+  AND due_at < '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+UPDATE celery_outbox FORCE INDEX (PRIMARY)
+SET due_at = UTC_TIMESTAMP(6), paced = NULL
+WHERE id IN (%s);
+COMMIT;
+BEGIN;
+SELECT id
+FROM celery_outbox FORCE INDEX (PRIMARY)
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > UTC_TIMESTAMP(6)
+  AND due_at < '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+COMMIT;
+BEGIN;
+SELECT id
+FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > UTC_TIMESTAMP(6)
+  AND due_at < '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+COMMIT;
+DELETE FROM celery_outbox_rate;
 
 -- sample a destination: Its gauges.
 SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),

@@ -1116,8 +1116,8 @@ FROM celery_outbox_rate
 WHERE name = %s
 FOR UPDATE;
 COMMIT;
-INSERT INTO celery_outbox_rate (name, used_until, planned_until)
-VALUES (%s, statement_timestamp(), statement_timestamp() + %s * interval '1 second');
+INSERT INTO celery_outbox_rate (name, per_second, used_until, planned_until)
+VALUES (%s, %s, statement_timestamp(), statement_timestamp() + %s * interval '1 second');
 BEGIN;
 SELECT extract(epoch from used_until - statement_timestamp())::float8,
     extract(epoch from planned_until - statement_timestamp())::float8
@@ -1162,6 +1162,53 @@ COMMIT;
 SELECT name, extract(epoch from planned_until - statement_timestamp())::float8
 FROM celery_outbox_rate
 ORDER BY name;
+
+-- use other rates: When a relay begins to work.
+SELECT name, per_second
+FROM celery_outbox_rate;
+BEGIN;
+SELECT id
+FROM celery_outbox
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > statement_timestamp()
+  AND due_at < '9999-01-01 00:00:00+00'
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+UPDATE celery_outbox
+SET due_at = statement_timestamp(), paced = NULL
+WHERE id = ANY(%s);
+COMMIT;
+BEGIN;
+SELECT id
+FROM celery_outbox
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > statement_timestamp()
+  AND due_at < '9999-01-01 00:00:00+00'
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+COMMIT;
+BEGIN;
+SELECT id
+FROM celery_outbox_delivery
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > statement_timestamp()
+  AND due_at < '9999-01-01 00:00:00+00'
+  AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s
+FOR UPDATE SKIP LOCKED;
+COMMIT;
+DELETE FROM celery_outbox_rate;
 
 -- sample a destination: Its gauges.
 SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),

@@ -1032,8 +1032,8 @@ SELECT (julianday(used_until) - julianday('now')) * 86400.0,
 FROM celery_outbox_rate
 WHERE name = %s;
 COMMIT;
-INSERT INTO celery_outbox_rate (name, used_until, planned_until)
-VALUES (%s, strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now',
+INSERT INTO celery_outbox_rate (name, per_second, used_until, planned_until)
+VALUES (%s, %s, strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now',
     printf('%.3f seconds', %s)));
 BEGIN IMMEDIATE;
 SELECT (julianday(used_until) - julianday('now')) * 86400.0,
@@ -1077,6 +1077,50 @@ COMMIT;
 SELECT name, (julianday(planned_until) - julianday('now')) * 86400.0
 FROM celery_outbox_rate
 ORDER BY name;
+
+-- use other rates: When a relay begins to work.
+SELECT name, per_second
+FROM celery_outbox_rate;
+BEGIN IMMEDIATE;
+SELECT id
+FROM celery_outbox
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND due_at < '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s;
+UPDATE celery_outbox
+SET due_at = strftime('%Y-%m-%d %H:%M:%f', 'now'), paced = NULL
+WHERE id IN (SELECT value FROM json_each(%s));
+COMMIT;
+BEGIN IMMEDIATE;
+SELECT id
+FROM celery_outbox
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND due_at < '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s;
+COMMIT;
+BEGIN IMMEDIATE;
+SELECT id
+FROM celery_outbox_delivery
+WHERE id > %s
+  AND paced IS NOT NULL
+  AND due_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+  AND due_at < '9999-01-01 00:00:00'
+  AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'))
+  AND updated_at IS NULL
+ORDER BY id
+LIMIT %s;
+COMMIT;
+DELETE FROM celery_outbox_rate;
 
 -- sample a destination: Its gauges.
 SELECT count(*), sum(leased), sum(postponed), sum(late), max(overdue),
