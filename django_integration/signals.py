@@ -1,8 +1,8 @@
 """Django signals for each step of a message. A receiver's error is logged and changes nothing else.
 
 `outbox_message_created` is sent in the caller, when the row is written and before the commit. The
-other three are sent by the relay through `SignalRecorder`, after the settle committed. Each names the
-destination of its message, if there is one. Without receivers a batch costs three lookups.
+other three are sent by the relay through `SignalRecorder`, after the settle committed. Each names
+the destination of its message, if there is one. Without receivers a batch costs three lookups.
 """
 
 from __future__ import annotations
