@@ -242,7 +242,8 @@ def test_one_event_is_one_statement(database: str, app: Any) -> None:
 # -- async code -----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("sqlite")
+@pytest.mark.postgresql  # threads of asgiref keep the connection that other tests gave them
+@pytest.mark.usefixtures("on_postgresql")
 def test_apublish_stores_from_async_code(app: Any) -> None:
     async def view() -> Any:
         try:
