@@ -14,7 +14,7 @@ from time import monotonic
 from tests.explorer.search import Choices, plays
 from tests.explorer.world import BATCH, Case, Outcome, World
 
-MEASURES = ("lost", "stolen", "dead", "copies", "waiting")
+MEASURES = ("lost", "stolen", "dead", "copies", "waiting", "overtaken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Bound:
             "lost": 0,
             "stolen": 0,
             "dead": 0,
+            "overtaken": 0,
             "copies": self.copies,
             "waiting": self.waiting,
         }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from celery_outbox_steps.relay.prefetch import Claims
+from celery_outbox_steps.testing.memory_lane import MemoryLane
 from tests.explorer.bounds import BOUNDS, Bound, explore
 from tests.explorer.search import Choices, plays
 from tests.explorer.world import Case, Publisher, Session, World
@@ -14,6 +17,24 @@ from tests.explorer.world import Case, Publisher, Session, World
 def test_a_fault_costs_no_more_than_promised(bound: Bound) -> None:
     for case in bound.cases:
         assert explore(case).beyond(bound) == []
+
+
+SLOW = ("kill", "pause")
+
+
+@pytest.mark.parametrize("keys", ["a", "aab"])
+@pytest.mark.parametrize("fault", ["none", "kill", "broker away", "pause", "database crash"])
+def test_no_fault_breaks_the_order_of_a_key(fault: str, keys: str) -> None:
+    report = explore(Case(fault, relays=2, switches=1 if fault in SLOW else 2, keys=keys))
+    promised = Counter({name: report.worst[name] for name in ("overtaken", "lost", "stolen")})
+    assert not +promised, report.logs
+
+
+def test_a_claim_that_lets_a_message_overtake_another_would_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(MemoryLane, "_has_to_wait", lambda *_: False)
+    assert explore(Case("none", relays=2, keys="a")).worst["overtaken"] > 0
 
 
 def test_all_sequences_of_choices_are_played_once() -> None:

@@ -48,6 +48,11 @@ class Case:
     """How often another actor goes on than the one that would by itself."""
     claim_ahead: bool = True
     lazy: bool = False
+    keys: str = ""
+    """The order keys of the rows, a letter each, again and again; empty: they have none."""
+
+    def key_of(self, number: int) -> str | None:
+        return self.keys[number % len(self.keys)] if self.keys else None
 
     @property
     def bad_message(self) -> str | None:
@@ -67,6 +72,8 @@ class Outcome:
     """Rows that were settled under the claim of another relay."""
     dead: int = 0
     """Good messages that ended as dead letters."""
+    overtaken: int = 0
+    """Messages that the broker got before an earlier one of their key."""
     log: list[str] = field(default_factory=list)
 
 
@@ -89,7 +96,8 @@ class World:
 
     def play(self) -> Outcome:
         for number in range(self.case.rows):
-            self.rows.add(options=_options(str(number)), task_id=str(number))
+            key = self.case.key_of(number)
+            self.rows.add(options=_options(str(number)), task_id=str(number), order_key=key)
         for _ in range(self.case.relays):
             self._start_relay()
         self._run()
@@ -104,6 +112,15 @@ class World:
 
     def clock(self) -> float:
         return self.now
+
+    def receive(self, message_id: str) -> None:
+        """The broker has the message."""
+        number, key = int(message_id), self.case.key_of(int(message_id))
+        self.outcome.overtaken += any(
+            self.case.key_of(each) == key and not self.broker[str(each)]
+            for each in range(number if key else 0)
+        )
+        self.broker[message_id] += 1
 
     # -- called by the models of database and broker ----------------------------------------------
 
@@ -357,7 +374,7 @@ class Publisher:
             if self._world.case.fault == "killer":
                 self._world.kill(self._process)
             raise Interrupted("the connection broke")
-        self._world.broker[message_id] += 1
+        self._world.receive(message_id)
 
     def _interrupt_or_not(self) -> None:
         if self._world.strikes("broker away"):
