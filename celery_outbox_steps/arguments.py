@@ -67,6 +67,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def destination_name(text: str) -> str:
+    """A name that is not empty: an empty one from a script must not mean the whole outbox."""
+    if not text.strip():
+        raise ValueError("name a destination, or leave the argument out for the whole outbox")
+    return text
+
+
 def seconds_since(when: datetime | None) -> float | None:
     """The age of a moment in seconds. A Store takes ages and compares them by its own clock."""
     return None if when is None else (datetime.now(timezone.utc) - when).total_seconds()
@@ -117,7 +124,7 @@ DRAIN_DESTINATION = click.option(
     metavar="NAME",
     help="Only the messages for this destination, also if it is paused.",
 )
-PAUSED_DESTINATION = click.argument("destination", required=False)
+PAUSED_DESTINATION = click.argument("destination", required=False, type=Parsed(destination_name))
 REASON = click.option("--reason", metavar="TEXT", help="Why, for everybody who looks.")
 IDS = click.argument("ids", nargs=-1, type=int)
 TASK_IDS = click.argument("task_ids", nargs=-1, required=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from django.core.management import CommandError
 from django.db import connections, transaction
 from kombu import Connection
 
@@ -239,6 +240,15 @@ class TestDrain:
             drain(app)
         assert (failed.value.result.published, received(app, "events")) == (1, [0])
 
+    def test_if_one_can_not_be_used_the_others_are_drained_and_it_is_named(self, app):
+        lake = {"url": "nosuch://user:hunter2@host", "queue": "lake"}
+        app.conf.outbox_destinations = {**app.conf.outbox_destinations, "lake": lake}
+        publish(app, "lake", "events")
+        done = celery(app, "drain")
+        assert (done.exit_code, "1 published" in done.stdout) == (1, True)
+        assert "['lake'] can't be used" in done.stderr
+        assert "hunter2" not in done.stderr
+
     def test_one_that_is_paused_is_left_unless_it_is_named(self, app, store):
         publish(app, "events", "lake")
         store.pause("they moved", "ann", "lake")
@@ -339,6 +349,14 @@ class TestPause:
         assert refused.exit_code == 1
         assert "There is no destination 'lkae'. There are events, lake, partner." in refused.output
         assert store.fleet().pauses == {}
+
+    @pytest.mark.parametrize("command", ["pause", "resume"])
+    def test_an_empty_name_is_not_the_whole_outbox(self, app, store, command):
+        refused = celery(app, command, "")
+        assert (refused.exit_code, store.fleet().pause) == (2, None)
+        assert "name a destination, or leave the argument out" in refused.output
+        with pytest.raises(CommandError, match="name a destination"):
+            manage(f"celery_outbox_{command}", "")
 
     def test_one_that_was_removed_from_the_settings_can_be_resumed(self, app, store):
         celery(app, "pause", "lake")
