@@ -42,10 +42,16 @@ from celery_outbox_steps.testing.contract.pacing import PacingContract  # noqa: 
 from celery_outbox_steps.testing.contract.scheduling import SchedulingContract  # noqa: E402
 from celery_outbox_steps.testing.contract.settling import SettlingContract  # noqa: E402
 
-__all__ = ["Backend", "DestinationContract", "MemoryBackend", "StoreContract"]
+__all__ = [
+    "Backend",
+    "DestinationContract",
+    "MemoryBackend",
+    "OwnBrokerContract",
+    "StoreContract",
+]
 
 
-class StoreContract(
+class OwnBrokerContract(
     ClaimingContract,
     LeasesContract,
     AttemptsContract,
@@ -54,8 +60,9 @@ class StoreContract(
     DeadLettersContract,
     MaintenanceContract,
     FleetContract,
-    LanesContract,
-    OrderingContract,
-    PacingContract,
 ):
+    """The promises of a Store that has no messages for destinations, and no release rates."""
+
+
+class StoreContract(OwnBrokerContract, LanesContract, OrderingContract, PacingContract):
     """Every promise of a Store, one test for each."""
