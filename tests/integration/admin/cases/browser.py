@@ -36,7 +36,6 @@ from django_integration.models import (
     CeleryOutboxDeadLetter,
     CeleryOutboxDelivery,
     CeleryOutboxPause,
-    CeleryOutboxRate,
     CeleryOutboxRelay,
 )
 from tests.integration.admin import project
@@ -57,6 +56,7 @@ from tests.integration.admin.cases.conftest import (
     held_back,
     in_flight,
     outbox_store,
+    paced,
     person,
     published,
     relay,
@@ -718,7 +718,7 @@ def destinations(settings: Any) -> Any:
         "lake": {"url": "redis://lake/", "queue": "facts"},
         "partner": {"url": "amqp://partner/", "exchange": "shop"},
     }
-    settings.CELERY_OUTBOX_RATES = {"partner.*": "600/m"}
+    settings.CELERY_OUTBOX_RATES = {"partner.*": "120/h"}
     settings.CELERY_OUTBOX_EVENT_SOURCE = "/shop"
     return settings
 
@@ -740,9 +740,7 @@ def busy_destinations() -> CeleryOutboxDelivery:
         event(
             "partner", "partner.price", created_at=ago(seconds=40 * number), due_at=ago(seconds=40)
         )
-    CeleryOutboxRate.objects.create(
-        name="partner.*", used_until=ahead(seconds=1), planned_until=ahead(seconds=75)
-    )
+    paced("partner", "partner.*", 120 / 3600)
     told = {
         "events": {"state": RELAYING, "rate": 14.2},
         "lake": {"state": COOLING_DOWN, "rate": 0.0, "last_error": NO_ROUTE},
@@ -769,7 +767,7 @@ def test_destinations_in_light_dark_and_narrow(browser: Browser, destinations: A
         assert "same key" in verdicts[0]
         assert f"its broker is away: {NO_ROUTE}" in verdicts[1]
         assert re.match("Paused for 40 min .*by ann@example.com: the partner moves", verdicts[2])
-        assert "partner.* 10 per s" in browser.find(".outbox-destinations + .outbox-panel").text
+        assert "partner.* 2 per min" in browser.find(".outbox-destinations + .outbox-panel").text
         _nothing_sticks_out(browser)
         browser.open("admin:celery_outbox_celeryoutboxdelivery_change", args=[waits.pk])
         browser.picture(f"admin-event{suffix}")

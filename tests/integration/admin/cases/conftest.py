@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from celery_outbox_steps.fleet import RELAYING, Member
+from celery_outbox_steps.rates import Rate
 from django_integration.models import (
     CeleryOutbox,
     CeleryOutboxDeadLetter,
@@ -120,6 +121,15 @@ def published(**columns: Any) -> CeleryOutbox:
 
 def outbox_store() -> DjangoStore:
     return DjangoStore("default", connection=connection)
+
+
+def paced(to: str, pattern: str, per_second: float) -> None:
+    """The rows of a destination that are due wait for their turns now, but for the first."""
+    store = DjangoStore("default", connection=connection, destinations=[to])
+    assert store.deliveries is not None
+    lane = store.deliveries.lane(to)
+    rows = lane.claim(100, 60, "relay")
+    lane.release(list(lane.pace(Rate(pattern, per_second), rows, "relay")), "relay")
 
 
 def relay(worker: str, state: str = RELAYING, *, standing_by: bool = False, **about: Any) -> None:

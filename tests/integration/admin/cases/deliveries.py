@@ -22,7 +22,6 @@ from django_integration.models import (
     CeleryOutboxDeadLetter,
     CeleryOutboxDelivery,
     CeleryOutboxPause,
-    CeleryOutboxRate,
     CeleryOutboxRelay,
 )
 from django_integration.schema import HELD_BACK_UNTIL
@@ -43,6 +42,7 @@ from tests.integration.admin.cases.conftest import (
     failed,
     held_back,
     outbox_store,
+    paced,
     person,
     reads,
     relay,
@@ -451,14 +451,14 @@ def test_the_page_of_relays_says_what_each_does_for_destinations(boss: Client) -
 
 def test_release_rates_say_how_long_messages_wait(boss: Client, destinations: Any) -> None:
     assert "Release rates" not in boss.get(reverse(DELIVERIES)).content.decode()
-    destinations.CELERY_OUTBOX_RATES = {"order.*": "600/m", "<b>": "2/h"}
-    CeleryOutboxRate.objects.create(
-        name="order.*", used_until=ahead(seconds=1), planned_until=ahead(minutes=3.1)
-    )
+    destinations.CELERY_OUTBOX_RATES = {"order.*": "20/h", "<b>": "600/m"}
+    for _ in range(3):
+        event()
+    paced("events", "order.*", 20 / 3600)
     for page in (DELIVERIES, OUTBOX):
         text = " ".join(re.sub("<[^>]*>", " ", boss.get(reverse(page)).content.decode()).split())
-        assert "order.* 10 per s up to 3 min" in text
-        assert "&lt;b&gt; 2 per h none waits" in text
+        assert re.search(r"order\.\* 20 per h up to [3-9] min", text)
+        assert "&lt;b&gt; 10 per s none waits" in text
 
 
 def test_without_destinations_there_is_no_new_noise(boss: Client, destinations: Any) -> None:
