@@ -197,18 +197,20 @@ RELAY_EVENTS = {
 CALLER_EVENTS = {
     "celery_outbox_not_in_transaction": Event(
         WARNING,
-        "%s was called outside a transaction on database %r. It is stored durably, but not "
-        "together with your data. Logged once per task name.",
-        "A task was called outside a transaction. The call is stored durably, but not together "
-        "with your data: wrap it in `transaction.atomic()`. Logged once per task name.",
+        "%s is stored outside a transaction on database %r: durably, but not together with your "
+        "data. Logged once per name.",
+        "A task was called, or an event was published, outside a transaction. It is stored "
+        "durably, but not together with your data: wrap it in `transaction.atomic()`. Logged once "
+        "per name.",
         ("task_name", "database"),
     ),
     "celery_outbox_after_commit": Event(
         WARNING,
-        "%s is called in an on_commit hook %s. If the process dies between the commit and the "
-        "hook, the call is lost: make it inside the transaction. Logged once per place.",
-        "A task is called in an `on_commit` hook. The call is stored, but after the commit of your "
-        "data: if the process dies in between, it is lost. Call the task inside the transaction. "
+        "%s is stored in an on_commit hook %s. If the process dies between the commit and the "
+        "hook, it is lost: call or publish inside the transaction. Logged once per place.",
+        "A task is called, or an event is published, in an `on_commit` hook. It is stored, but "
+        "after the commit of your data: if the process dies in between, it is lost. Do it inside "
+        "the transaction. "
         "Logged once per `place`: file and line of the call, or of the transaction if the hook is "
         "the call itself.",
         ("task_name", "place"),

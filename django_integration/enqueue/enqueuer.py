@@ -80,7 +80,8 @@ STILL_BUFFERED = (
 
 
 class TransactionRequired(OutboxError, RuntimeError):
-    """A task was called outside a transaction, and `require_transaction` forbids that."""
+    """A task was called, or an event published, outside a transaction, and `require_transaction`
+    forbids that."""
 
 
 class Enqueuer:
@@ -188,9 +189,17 @@ class Enqueuer:
     ) -> str:
         """Store an event for other systems, one row for each destination in `to`. Returns its id.
 
-        Part of the caller's transaction, as a task call is. `data` is JSON-able, a dataclass, a
-        model of Pydantic, or bytes with a `content_type`. Messages for one destination with the
-        same `key` are published in the order of their commits. `using`: the database.
+        Part of the caller's transaction, as a task call is. `data` becomes JSON: dictionaries,
+        lists, texts, numbers, dates, dataclasses, models of Pydantic; or it is bytes, with a
+        `content_type`. What can't be sent raises `OutboxError`, and nothing is stored.
+
+        Messages for one destination with the same `key` are published in the order of their
+        commits: a transaction waits for another one that has published with the key. One that
+        fails, or has an `eta`, holds back those behind it. Two transactions that publish with the
+        same keys in opposite order are a deadlock, as for any rows; a bulk sorts its keys.
+
+        `headers`: texts and numbers, beside the attributes of CloudEvents. `eta`, `countdown`: do
+        not publish it before. `using`: the alias of the database.
         """
         event = event_of(
             name,
@@ -307,8 +316,8 @@ class Enqueuer:
             return
         if self.settings.require_transaction:
             raise TransactionRequired(
-                f"{task_name} was called outside a transaction on database "
-                f"{connection.alias!r}. Call it inside transaction.atomic(), or unset "
+                f"{task_name} can't be stored outside a transaction on database "
+                f"{connection.alias!r}. Use transaction.atomic(), or unset "
                 "CELERY_OUTBOX_REQUIRE_TRANSACTION."
             )
         if task_name not in self._warned:
