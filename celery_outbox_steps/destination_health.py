@@ -47,6 +47,8 @@ class Told:
     """What one relay at work tells about the destination."""
 
     worker: str
+    worker_state: str
+    """Of its relay for the app's own broker."""
     state: str
     rate: float
     last_error: str
@@ -138,9 +140,11 @@ def _unable(stats: Stats, told: Sequence[Told]) -> Verdict:
         )
     if BACKING_OFF in states:
         return Verdict("failing", f"its relay fails, and tries again{_error(told, BACKING_OFF)}")
-    if PAUSED in states:
+    if any(each.worker_state == PAUSED for each in told):
         text = "its relay is paused in its worker: celery -A proj control outbox_resume"
         return Verdict("paused", text)
+    if PAUSED in states:
+        return Verdict("none at work", "its pause has ended, and its relay begins within 3 s")
     return Verdict(
         "none at work", f"{_at_work(told)}, not seen for {age(min(each.seen_ago for each in told))}"
     )
@@ -200,6 +204,7 @@ def _told(seen: SeenMember, told: Mapping[str, Any]) -> Told:
     state, rate, error = (told.get(each) for each in ("state", "rate", "last_error"))
     return Told(
         seen.member.worker,
+        seen.member.state,
         str(state),
         float(rate) if isinstance(rate, (int, float)) else 0.0,
         first_line(error if isinstance(error, str) else None),

@@ -89,6 +89,8 @@ def test_a_command_pauses_one_destination_and_resumes_it(stage: Stage) -> None:
     stage.celery("outbox", "resume", "partner")
     helpers.wait_for(lambda: not stage.sql("SELECT id FROM celery_outbox_delivery"), 20)
     assert sorted(stage.arrived()) == sorted(waiting)
+    healthy = "destination partner: healthy: 1 relay at work"
+    helpers.wait_for(lambda: healthy in stage.celery("outbox", "status"), 20)
 
 
 def test_an_idle_relay_is_silent_and_costs_next_to_nothing(

@@ -107,11 +107,16 @@ CASES: dict[str, tuple[Stats, Fleet, tuple[str, str]]] = {
     ),
     "its relay is paused alone": (
         numbers(),
-        Fleet((seen((words.PAUSED, 0.0, None)),)),
+        Fleet((seen((words.PAUSED, 0.0, None), state=words.PAUSED),)),
         (
             "warning",
             "its relay is paused in its worker: celery -A proj control outbox_resume",
         ),
+    ),
+    "resumed a moment ago": (
+        numbers(),
+        Fleet((seen((words.PAUSED, 0.0, None)),)),
+        ("warning", "its pause has ended, and its relay begins within 3 s"),
     ),
     "its relay fails": (
         numbers(),
