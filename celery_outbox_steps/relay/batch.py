@@ -54,7 +54,7 @@ class Batch:
         """Recorders that want to see each message before it is sent."""
         self.duration = 0.0
         self._order = order_of(rows)
-        self._fenced = self._lost = self._paced = 0
+        self._fenced = self._lost = self._paced = self._published_before = 0
         self._unsettled: list[Outcome] = []
 
     @property
@@ -71,6 +71,15 @@ class Batch:
     def broker_answered(self) -> bool:
         """Whether the broker is known to be alive: it accepted or refused a message."""
         return bool(self.counts[Published] or self.counts[Retry])
+
+    @property
+    def broker_is_alive(self) -> bool:
+        """Whether it accepted a message in the last round, or since then."""
+        return self.counts[Published] > self._published_before
+
+    def begin_round(self) -> None:
+        """What the broker accepted so far says nothing about what comes now."""
+        self._published_before = self.counts[Published]
 
     def must_precede(self, other: Batch) -> bool:
         """Whether the other batch has rows that must not be sent now: rows of this one, or rows

@@ -99,6 +99,7 @@ class PublishStep:
         for number, ready in enumerate(batch.rounds(fresh)):
             if number:
                 self._claims.keep_lease(batch)
+            batch.begin_round()
             held_back += self._publish_round(batch, ready)
             if batch.suspects or self._should_stop_sending() or self._clock() >= end:
                 break
@@ -127,10 +128,12 @@ class PublishStep:
 
         A row that is interrupted while the broker is reachable is the cause. If the transport does
         not know that, a row is the cause if a later one is published; if no later one is, only the
-        first of the interrupted rows can be the cause, and the rest is an outage.
+        first of the interrupted rows can be the cause, and the rest is an outage. A row that was
+        not answered in time is sent once more, if the broker may have come back only after that.
         """
         end = self._clock() + self._timeout
         unexplained: list[tuple[ClaimedMessage, Interrupted]] = []
+        unanswered: list[tuple[ClaimedMessage, Interrupted]] = []
         for row in rows:
             out_of_time = self._should_stop_sending() or self._clock() >= end
             if out_of_time or len(unexplained) == MAX_UNEXPLAINED:
@@ -141,25 +144,31 @@ class PublishStep:
             interruption = self._publish_one(batch, row)
             if interruption is None:
                 if batch.counts[Published] > published:
-                    self._send_again(batch, unexplained)
-                    unexplained.clear()
-            elif self._is_reachable(batch):
-                self._send_again(batch, [(row, interruption)])
-            else:
+                    self._send_again(batch, [*unexplained, *unanswered])
+                    unexplained, unanswered = [], []
+            elif not self._is_reachable(batch):
                 unexplained.append((row, interruption))
+            elif _timed_out(interruption) and not batch.broker_is_alive:
+                unanswered.append((row, interruption))
+            else:
+                self._send_again(batch, [(row, interruption)])
+        self._send_again(batch, unanswered)
         if unexplained:
-            self._send_again(batch, unexplained[:1] if batch.counts[Published] else [])
+            self._send_again(batch, unexplained[:1] if batch.broker_is_alive else [])
             raise unexplained[0][1]
 
     def _send_again(
         self, batch: Batch, interrupted: list[tuple[ClaimedMessage, Interrupted]]
     ) -> None:
         """A row that is interrupted twice while the broker is alive has failed. Once may be chance:
-        the message before it may have broken the connection.
+        the message before it may have broken the connection, or the broker came back only then.
         """
         for row, first in interrupted:
-            timed_out = isinstance(first.__cause__, TimeoutError)  # a second wait would not help
-            error = first if timed_out else self._publish_one(batch, row)
+            if _timed_out(first) and batch.broker_is_alive:
+                error: Interrupted | None = first  # a second wait would not help
+            else:
+                self._stalled.clear()  # whether it was the queue or the broker is not known
+                error = self._publish_one(batch, row)
             if error is not None and row.id in batch.unsent:
                 batch.add(self._outcome_of(row, error.__cause__ or error))
 
@@ -179,7 +188,7 @@ class PublishStep:
                 return None  # it was answered; something after it was interrupted
             if not isinstance(exc, Interrupted):
                 raise
-            if isinstance(exc.__cause__, TimeoutError):  # a declaration or a confirm
+            if _timed_out(exc):  # a declaration or a confirm
                 self._mark_stalled(route)
             return exc
         except Exception as exc:  # noqa: BLE001  an error that a message causes is its own failure
@@ -273,3 +282,7 @@ class PublishStep:
         if is_permanent(error) or attempts >= self._max_retries:
             return Dead(row, reason, attempts)
         return Retry(row, reason, self._backoff.delay(row.retries, self._jitter))
+
+
+def _timed_out(interruption: Interrupted) -> bool:
+    return isinstance(interruption.__cause__, TimeoutError)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.json import dumps
 
-from celery_outbox_steps.errors import Nacked
+from celery_outbox_steps.errors import Interrupted, Nacked, describe
 from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.testing import RecordingPublisher
 from tests.unit.test_relay import EXPIRING, Bench
@@ -216,3 +216,50 @@ def test_one_with_a_history_is_sent_alone_and_in_its_place() -> None:
         bench.tick()
         bench.pass_time(2)
     assert arrived(bench) == ["a1", "a2", "a3"]
+
+
+class Silent(Rounds):
+    """Does not answer from one round on, for a number of attempts."""
+
+    def __init__(self, after: int, attempts: int) -> None:
+        super().__init__()
+        self.silent = range(after, after + attempts)
+        self.can_tell = True
+
+    def publish(self, messages: Iterable[Message], timeout: float) -> Iterator[Receipt]:
+        number = len(self.rounds)
+        receipts = super().publish(messages, timeout)
+        if number in self.silent:
+            error = TimeoutError("no answer")
+            raise Interrupted(describe(error)) from error
+        return receipts
+
+    def reachable(self, timeout: float) -> bool:
+        """It is back when the last attempt has failed."""
+        return self.can_tell and len(self.rounds) >= self.silent.stop
+
+
+def test_a_broker_that_comes_back_while_a_message_is_suspected_costs_no_retry() -> None:
+    bench = Bench(Silent(after=0, attempts=2))
+    bench.add(task="a1", order_key="a")
+    result = bench.tick()
+    assert (result.published, result.retried) == (1, 0)
+
+
+def test_an_answer_of_an_earlier_round_accuses_nobody() -> None:
+    publisher = Silent(after=1, attempts=2)
+    publisher.can_tell = False
+    bench = Bench(publisher)
+    for name in ("a1", "a2", "a3"):
+        bench.add(task=name, order_key="a")
+    result = bench.tick()
+    assert (result.published, result.retried, result.deferred) == (1, 0, 2)
+    assert result.outage
+
+
+def test_a_message_that_is_never_answered_while_the_broker_is_alive_has_failed() -> None:
+    publisher = Silent(after=0, attempts=3)
+    publisher.reachable = lambda timeout: True  # type: ignore[method-assign]
+    bench = Bench(publisher)
+    bench.add(task="a1", order_key="a")
+    assert bench.tick().retried == 1
