@@ -167,6 +167,8 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
     filtered: tuple[str, ...] = ("id", "task_name")
     """The columns that a list may filter by."""
     operations: tuple[Operation, ...] = ()
+    in_lanes = False
+    """Whether the due index begins with the destination, see `states.py`."""
     planner = FOR_LIST
     """Settings of PostgreSQL's planner for the list."""
 
@@ -212,7 +214,8 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
             return queryset.filter(pk__in=ids), False
         newest = rows.order_by(*NEWEST_FIRST).values(*self.filtered)
         ids = ids_within([newest], queryset.filter(task_name__icontains=term))
-        return rows.filter(pk__in=ids).order_by(*queryset.query.order_by), False
+        shown = rows.order_by(*queryset.query.order_by) if self.in_lanes else queryset
+        return shown.filter(pk__in=ids), False
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -59,8 +59,7 @@ def within_window(
     and its order.
 
     The limit is part of the condition, where no planner can choose to read the whole table
-    instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN. They are
-    enough from then on: for another condition, a planner might prefer another index.
+    instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN.
     """
     return rows.filter(pk__in=ids_within(windows, matching))
 

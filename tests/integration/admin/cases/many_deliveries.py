@@ -92,6 +92,7 @@ def destinations(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (DELIVERIES, {"destination": "no.such"}),
         (DELIVERIES, {"destination": "lake", "state": "held_back"}),
         (DELIVERIES, {"destination": "lake", "state": "failing"}),
+        (DELIVERIES, {"destination": "lake", "state": "backing_off"}),
         (DELIVERIES, {"destination": "lake", "state": "in_flight", "task_name": "no.such"}),
         (DELIVERIES, {"destination": "lake", "task_name": "no.such"}),
         (DELIVERIES, {"destination": "lake", "q": "no.such"}),
