@@ -409,11 +409,7 @@ class Enqueuer:
     def _write_deliveries(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
         """Write rows for destinations. Their order keys are locked first."""
         hook = after_commit(connection, self._committed)
-        named = {str(row.destination) for row in rows}
-        silent = (each for each in named if self._is_silent(connection, each))
-        notify = self._notifies(connection) and any(
-            each not in hook.notified_destinations for each in silent
-        )
+        notify = self._may_notify_destinations(connection, hook, rows)
         keys = [row.order_key for row in rows if row.order_key is not None]
         locked = atomic(connection.alias, savepoint=False) if keys else contextlib.nullcontext()
         try:
@@ -427,8 +423,9 @@ class Enqueuer:
             refuse_without_tables(connection, error)
             raise
         signals.emit_created(rows, self._sender)
-        if notify:
-            hook.notified_destinations |= named
+        if notify:  # those of held rows only if they are due soon
+            at_once = (row.destination for row in rows if row.when is None)
+            hook.notified_destinations.update(filter(None, at_once))
         hook.add(rows, notified=False, due_in=min(seconds_ahead(row.when) for row in rows))
 
     def _notifies(self, connection: BaseDatabaseWrapper) -> bool:
@@ -438,6 +435,20 @@ class Enqueuer:
         if hook.notified or not self._notifies(connection):
             return False
         return time.monotonic() - self._notified.get(connection.alias, 0.0) >= NOTIFY_INTERVAL
+
+    def _may_notify_destinations(
+        self, connection: BaseDatabaseWrapper, hook: AfterCommit, rows: list[Row]
+    ) -> bool:
+        if not self._notifies(connection):
+            return False
+        return any(
+            row.when is not None
+            or (
+                row.destination not in hook.notified_destinations
+                and self._is_silent(connection, str(row.destination))
+            )
+            for row in rows
+        )
 
     def _is_silent(self, connection: BaseDatabaseWrapper, destination: str) -> bool:
         """Whether the relays of a destination were sent no NOTIFY lately."""
