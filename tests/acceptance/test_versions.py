@@ -25,6 +25,8 @@ BEFORE_HOLDING = "50a492c"
 """The last commit that published calls with an eta at once."""
 BEFORE_KEYS = "a50c0a4"
 """The last commit without keys, inbox and failed tasks."""
+BEFORE_DESTINATIONS = "7acef19"
+"""The last commit without destinations, order keys and rates."""
 CALL = """
 from tests.acceptance.project.app import app
 import django; django.setup()
@@ -33,8 +35,8 @@ print(app.send_task("record", countdown=3).id)
 
 
 @pytest.fixture(
-    params=[BEFORE_THE_FLEET, BEFORE_HOLDING, BEFORE_KEYS],
-    ids=["without fleet", "without hold", "without keys"],
+    params=[BEFORE_THE_FLEET, BEFORE_HOLDING, BEFORE_KEYS, BEFORE_DESTINATIONS],
+    ids=["without fleet", "without hold", "without keys", "without destinations"],
 )
 def old_version(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The code of an earlier commit, to be put in front of this one's."""
