@@ -42,6 +42,11 @@ class Project:
         """Run a script in the project."""
         return run([sys.executable, "-c", text], self.home, self.env)
 
+    def celery(self, command: str) -> str:
+        """Run a command of `celery -A proj`."""
+        line = [sys.executable, "-m", "celery", "-A", "proj", *command.split()]
+        return run(line, self.home, self.env)
+
     @contextmanager
     def worker(self, command: str) -> Iterator[Path]:
         """A worker that relays, by the command of a page. Its log."""

@@ -159,3 +159,22 @@ def test_a_message_of_redis_is_opened_as_the_page_says(project: Project, lake: s
     assert headers["ce-type"] == "order.placed"
     assert data == {"at": "2026-11-19T03:51:39.289Z", "total": "9.90"}
     assert all(json.dumps(value) in PAGE.read_text() for value in data.values())
+
+
+def test_a_destination_that_is_removed_keeps_its_messages_until_it_is_back(
+    project: Project, rabbitmq: PrivateServer
+) -> None:
+    """The worker does not know it either."""
+    settings = project.home / "proj" / "settings.py"
+    without, partner = settings.read_text(), {"url": rabbitmq.service.url, "queue": "partner"}
+    with_it = f"{without}CELERY_OUTBOX_DESTINATIONS['partner'] = {partner!r}\n"
+    settings.write_text(with_it)
+    project.python("from proj.celery import app; app.outbox.publish('a', 7, to='partner')")
+    settings.write_text(without)
+    assert "destination partner: not configured any more" in project.celery("outbox status")
+    settings.write_text(with_it)
+    assert "1 published" in project.celery("outbox drain")
+    with Connection(rabbitmq.service.url) as connection:
+        message = Queue("partner")(connection.default_channel).get()
+    assert message is not None
+    assert message.decode() == 7
