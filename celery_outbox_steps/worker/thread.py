@@ -203,10 +203,15 @@ class RelayThread(LoopThread):
             self._run_with_backoff(self._run_unit, self._relay.settle_in_hand)
 
     def _run_unit(self, unit: Callable[[], BatchResult]) -> BatchResult:
-        """Run a unit of the relay's work inside the fork barrier, and report its result."""
-        with forks.barrier:
+        """Run a unit of the relay's work inside the fork barrier, and report its result.
+
+        A broker that is silent makes each attempt hang. It must not delay forks again and again.
+        """
+        barrier = forks.barrier.without_delay() if self.breaker_is_open else forks.barrier
+        with barrier:
             result = unit()
-            self.journal.batch(result)  # here: a metrics library has locks that a fork would copy
+        with forks.barrier:
+            self.journal.batch(result)  # a metrics library has locks that a fork would copy
         return result
 
     def _pause_after(self, result: BatchResult) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -178,6 +179,27 @@ def test_one_whose_broker_is_away_cools_down_alone(bench: Bench) -> None:
     bench.wait_until_published("b", 1)
     assert bench.b.state == "relaying"
     assert [row.retries for row in bench.store.rows.values()] == [0]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_one_whose_broker_is_silent_delays_no_fork_for_long() -> None:
+    """While it is known to be away, the pool gets its children at once."""
+    slow = SlowPublisher()
+    bench = Bench(slow, broker_outage_cooldown=0.05)
+    slow.down = DOWN
+    bench.add("a")
+    bench.group.work(at_work=True)
+    wait_for(lambda: bench.a.breaker_is_open)
+    slow.heal()
+    assert slow.sending.wait(10), "the probe hangs"
+    begin = monotonic()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert monotonic() - begin < 0.6
+    slow.go.release()
+    bench.stop()
 
 
 def test_a_commit_in_this_process_wakes_them() -> None:

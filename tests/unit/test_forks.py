@@ -65,6 +65,29 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0.15 < time.monotonic() - start < 2
 
 
+def test_no_fork_waits_for_a_unit_that_will_probably_hang() -> None:
+    entered, may_leave = threading.Event(), threading.Event()
+
+    def unit() -> None:
+        with barrier.without_delay():
+            entered.set()
+            may_leave.wait(10)
+
+    worker = threading.Thread(target=unit)
+    worker.start()
+    entered.wait(5)
+    start = time.monotonic()
+    fork_and_exit()
+    assert time.monotonic() - start < 0.5
+    may_leave.set()
+    worker.join(5)
+    with unit_at_work() as end:
+        threading.Timer(0.2, end.set).start()
+        start = time.monotonic()
+        fork_and_exit()
+        assert time.monotonic() - start > 0.15, "the next unit is waited for again"
+
+
 def test_a_unit_that_hangs_delays_one_fork_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
