@@ -9,9 +9,13 @@ it does for any row that both change. The relay's side is in `store/order.py`.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from django_integration.schema import ORDER_LOCK
+from django.db import ProgrammingError
+
+from celery_outbox_steps.errors import StoreNotReady
+from django_integration.schema import APP_LABEL, ORDER_LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,21 +28,31 @@ LOCKS = 1024
 """So many advisory locks share all keys: a server has memory for a few thousand locks in all."""
 ROWS = 16_384
 """Of the table of locks in MySQL and MariaDB. Two keys may share one."""
+LOCK_NUMBERS = "SELECT pg_advisory_xact_lock(%s, number) FROM unnest(%s::int[]) AS number"
+LOCK_ROWS = f"SELECT id FROM {ORDER_LOCK} WHERE id IN ({{marks}}) ORDER BY id FOR UPDATE"  # noqa: S608  ours
 
 
 def lock_keys(connection: BaseDatabaseWrapper, keys: Iterable[str]) -> None:
     """Lock keys until the end of the open transaction, in one order everywhere."""
     if connection.vendor == "postgresql":
-        statement = "SELECT pg_advisory_xact_lock(%s, number) FROM unnest(%s::int[]) AS number"
-        params: list[Any] = [NAMESPACE, _numbers(keys, LOCKS)]
+        with connection.cursor() as cursor:
+            cursor.execute(LOCK_NUMBERS, [NAMESPACE, _numbers(keys, LOCKS)])
     elif connection.vendor == "mysql":
-        params = [*_numbers(keys, ROWS)]
-        marks = ", ".join(["%s"] * len(params))
-        statement = f"SELECT id FROM {ORDER_LOCK} WHERE id IN ({marks}) ORDER BY id FOR UPDATE"  # noqa: S608  our own name
-    else:
-        return  # SQLite has one writer at a time
-    with connection.cursor() as cursor:
-        cursor.execute(statement, params)
+        _lock_rows(connection, _numbers(keys, ROWS))
+    # SQLite has one writer at a time.
+
+
+def _lock_rows(connection: BaseDatabaseWrapper, ids: list[int]) -> None:
+    marks = ", ".join(["%s"] * len(ids))
+    found = 0
+    with suppress(ProgrammingError), connection.cursor() as cursor:  # there is no such table
+        cursor.execute(LOCK_ROWS.format(marks=marks), ids)
+        found = len(cursor.fetchall())
+    if found < len(ids):  # as in a dump without data: a row that is not there can't be locked
+        raise StoreNotReady(
+            f"database {connection.alias!r}: no table {ORDER_LOCK} with a row for each id from 0 to"
+            f" {ROWS - 1}. Keys need it; the migration 0005 of {APP_LABEL} makes it."
+        )
 
 
 def _numbers(keys: Iterable[str], limit: int) -> list[int]:

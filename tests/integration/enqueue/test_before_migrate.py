@@ -74,6 +74,50 @@ def test_the_error_says_what_is_missing_and_what_to_run(
     assert [row.args for row in rows()] == ["[2]"]
 
 
+PARTNER = {"partner": {"url": "amqp://guest@127.0.0.1:1//", "queue": "celery"}}
+DELIVERIES: dict[str, Callable[[Any], Any]] = {
+    "an event": lambda app: app.outbox.publish("order.paid", to="partner"),
+    "an event with a key": lambda app: app.outbox.publish("order.paid", to="partner", key="k"),
+    "a task": lambda app: app.send_task("partner.charge", outbox_destination="partner"),
+}
+
+
+@pytest.mark.parametrize("store", DELIVERIES.values(), ids=list(DELIVERIES))
+def test_without_the_table_for_destinations_only_they_are_refused(
+    store: Callable[[Any], Any], vendor: str, make_app: Callable[..., Any]
+) -> None:
+    app = make_app(outbox_destinations=PARTNER)
+    execute("ALTER TABLE celery_outbox_delivery RENAME TO hidden")
+    try:
+        with pytest.raises(StoreNotReady, match=f"no table celery_outbox_delivery; run: {MIGRATE}"):
+            store(app)
+        app.tasks["enqueue.add"].delay(2)
+    finally:
+        execute("ALTER TABLE hidden RENAME TO celery_outbox_delivery")
+    assert [row.args for row in rows()] == ["[2]"]
+
+
+@pytest.mark.mysql
+def test_locks_that_are_missing_are_named(
+    use_database: Callable[..., None], make_app: Callable[..., Any]
+) -> None:
+    use_database("mysql", name="unmigrated")
+    app = make_app(outbox_destinations=PARTNER)
+    problem = "no table celery_outbox_order_lock with a row for each id from 0 to 16383"
+    execute("RENAME TABLE celery_outbox_order_lock TO hidden")
+    try:
+        with pytest.raises(StoreNotReady, match=problem):
+            DELIVERIES["an event with a key"](app)
+        execute("CREATE TABLE celery_outbox_order_lock LIKE hidden")
+        with pytest.raises(StoreNotReady, match=problem):
+            DELIVERIES["an event with a key"](app)
+        DELIVERIES["an event"](app)
+        execute("DROP TABLE celery_outbox_order_lock")
+    finally:
+        execute("RENAME TABLE hidden TO celery_outbox_order_lock")
+    DELIVERIES["an event with a key"](app)
+
+
 def test_another_error_of_the_database_is_djangos_own(vendor: str, add: Any) -> None:
     with transaction.atomic():
         transaction.set_rollback(True)
