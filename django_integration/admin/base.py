@@ -28,7 +28,14 @@ from django_integration.admin.databases import (
 )
 from django_integration.admin.fields import MessageFields
 from django_integration.admin.filters import DESTINATION, KIND, STATE, TASK_NAME, as_stored
-from django_integration.admin.paging import REACH, CappedPaginator, along_indexes, ids_within
+from django_integration.admin.paging import (
+    REACH,
+    CappedPaginator,
+    along_indexes,
+    ids_within,
+    order_of,
+    rows_found,
+)
 from django_integration.admin.states import NEWEST_FIRST
 from django_integration.store.postgresql import FOR_LIST
 
@@ -81,6 +88,9 @@ class SlimChangeList(OneDatabase):
             super().get_results(request)
             # Reads the page now, and not during rendering.
             admin.look_up(request, list(self.result_list))
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        return order_of(queryset, super().get_ordering(request, queryset))
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[Any]:
         listed: tuple[str, ...] = self.model_admin.listed  # type: ignore[attr-defined]
@@ -167,8 +177,6 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
     filtered: tuple[str, ...] = ("id", "task_name")
     """The columns that a list may filter by."""
     operations: tuple[Operation, ...] = ()
-    in_lanes = False
-    """Whether the due index begins with the destination, see `states.py`."""
     planner = FOR_LIST
     """Settings of PostgreSQL's planner for the list."""
 
@@ -214,8 +222,8 @@ class StoredMessageAdmin(MessageFields, ReadOnlyAdmin):
             return queryset.filter(pk__in=ids), False
         newest = rows.order_by(*NEWEST_FIRST).values(*self.filtered)
         ids = ids_within([newest], queryset.filter(task_name__icontains=term))
-        shown = rows.order_by(*queryset.query.order_by) if self.in_lanes else queryset
-        return shown.filter(pk__in=ids), False
+        found = rows_found(rows, ids)
+        return found.order_by(*order_of(found, self.get_ordering(request))), False
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

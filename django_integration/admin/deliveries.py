@@ -51,7 +51,6 @@ class DeliveryAdmin(WaitingMessageAdmin):
     list_display = ("task", "goes_to", "state", "created", "error")
     list_filter = (DestinationFilter, DeliveryStateFilter, TaskNameFilter)
     listed = (*WaitingMessageAdmin.listed, "destination", "order_key", "schema_version")
-    in_lanes = True
     # The planner expects few rows of a destination as long as it has no statistics, and would read
     # and sort them all.
     planner = f"{FOR_LIST}; SET LOCAL enable_bitmapscan = off"

@@ -189,8 +189,8 @@ class DeadTaskNameFilter(TaskNameFilter):
         every = queryset.model._default_manager.using(queryset.db)
         newest = [every.order_by(*states.NEWEST_FIRST).values(*DEAD_FILTERED)]
         if name:
-            return with_name(newest, queryset, queryset, name)
-        return within_window(newest, queryset, queryset)
+            return with_name(newest, queryset, every, name)
+        return within_window(newest, queryset, every)
 
 
 def destinations_of(request: HttpRequest) -> list[str]:

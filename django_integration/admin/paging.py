@@ -9,11 +9,13 @@ over a million rows costs what a page over the first hundred thousand does.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from django.core.paginator import Paginator
 from django.db import connections, transaction
+from django.db.models import F, Value
 from django.utils.functional import cached_property
 
 from django_integration.store.base import DIALECTS
@@ -33,6 +35,8 @@ WINDOW = 100_000
 """Rows that a condition without an index may read, in all its windows together."""
 REACH = 10_000
 """The most rows that a list pages through, and that one action changes."""
+SORTED_BY = "sorted_by_"
+"""In front of the names of columns, as expressions that no index has."""
 
 
 @contextmanager
@@ -61,7 +65,7 @@ def within_window(
     The limit is part of the condition, where no planner can choose to read the whole table
     instead. The ids are looked up first, because MySQL takes no limit in a subquery of IN.
     """
-    return rows.filter(pk__in=ids_within(windows, matching))
+    return rows_found(rows, ids_within(windows, matching))
 
 
 def with_name(
@@ -69,8 +73,29 @@ def with_name(
 ) -> QuerySet[Any]:
     """The same of the task with this name; if the windows have none, of those with it in theirs."""
     ids = ids_within(windows, matching.filter(task_name=name))
-    ids = ids or ids_within(windows, matching.filter(task_name__icontains=name))
-    return rows.filter(pk__in=ids)
+    return rows_found(rows, ids or ids_within(windows, matching.filter(task_name__icontains=name)))
+
+
+def rows_found(rows: QuerySet[Any], ids: Sequence[int]) -> QuerySet[Any]:
+    """The rows with these ids. No other condition: a planner might read all that it is true of."""
+    sorted_by = {"id": F("id") + Value(0)}
+    if hasattr(rows.model, "due_at"):
+        sorted_by["due_at"] = F("due_at") + Value(timedelta(0))
+    named: dict[str, Any] = {f"{SORTED_BY}{name}": value for name, value in sorted_by.items()}
+    found: QuerySet[Any] = rows.filter(pk__in=ids).alias(**named)
+    return found
+
+
+def order_of(rows: QuerySet[Any], ordering: Sequence[Any]) -> list[Any]:
+    """The order of a list, written so that a planner looks up `rows_found` by their ids and sorts
+    them: along the index of that order, it might read the whole table for them."""
+    if f"{SORTED_BY}id" not in rows.query.annotations:
+        return list(ordering)
+    return [
+        f"{'-' if name[0] == '-' else ''}{SORTED_BY}{name.lstrip('-')}"
+        for name in ordering
+        if name.lstrip("-") in ("id", "due_at")
+    ]
 
 
 def ids_within(windows: Iterable[QuerySet[Any]], matching: QuerySet[Any]) -> list[int]:

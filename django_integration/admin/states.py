@@ -54,14 +54,11 @@ class ListedState:
         ]
         in_lanes = rows.filter(lanes[0]) if len(lanes) == 1 else rows
         matching = in_lanes.filter(self.condition)
-        # For ids that were found in lanes, the conditions could make a planner read a whole lane.
-        # Without lanes they keep it from reading all of the due index in its order.
-        shown = matching if lanes is WHOLE_TABLE else rows
         if task_name:
-            return with_name(windows, matching, shown, task_name)
+            return with_name(windows, matching, rows, task_name)
         if self.indexed and len(lanes) == 1:
             return matching
-        return within_window(windows, matching, shown)
+        return within_window(windows, matching, rows)
 
     def _windows(self, rows: Any) -> list[Any]:
         if self.later_range is None:
