@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_outbox_steps.errors import StoreError
 from django_integration.schema import DEAD_LETTER, DELIVERIES, FAR, HELD_BACK, ORDER_INDEX
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FEW = 8
 """Of so many keys several messages each become due, which one claim can take together."""
 AT_ONCE = 500
-"""Ids from the first message of a key on, among which others of that key become due with it."""
+"""Messages that become due together then, of all these keys."""
 LOOK_AFTER_EVERY = 5.0
 """Seconds between two looks for rows that no relay will make due."""
 LOOKED_AFTER = 1000
@@ -163,30 +163,31 @@ class Order:
         return dict(found)
 
     def _make_due(self, ready: dict[str, int]) -> None:
-        """Those that a transaction of the project has locked are left to `look_after`: the relays
-        of all destinations would wait with this one."""
+        """The first rows of these keys; of a few keys, the rows that follow them too.
+
+        Those that a transaction of the project has locked are left to `look_after`: the relays of
+        all destinations would wait with this one.
+        """
+        ids = list(ready.values())
+        if len(ready) <= FEW:
+            ids = [each for key, row_id in ready.items() for each in self._next(key, row_id, ready)]
+        selected, params = self._dialect.id_in(ids)
         with self._session.transaction():
-            ids = [
-                row_id
-                for selected, params in self._to_make_due(ready)
-                for (row_id,) in self._session.rows(
-                    f"SELECT id FROM {self._name} WHERE {selected}"
-                    f" AND {self._dialect.is_state(HELD_BACK)}{self._dialect.skip_locked}",
-                    params,
-                )
-            ]
-            if ids:
-                selected, params = self._dialect.id_in(ids)
+            locked = self._session.rows(
+                f"SELECT id FROM {self._name} WHERE {selected}"
+                f" AND {self._dialect.is_state(HELD_BACK)}{self._dialect.skip_locked}",
+                params,
+            )
+            if locked:
+                selected, params = self._dialect.id_in([row_id for (row_id,) in locked])
                 sql = f"UPDATE {self._name} SET due_at = {self._dialect.now} WHERE {selected}"
                 self._session.run(sql, params)
 
-    def _to_make_due(self, ready: dict[str, int]) -> list[tuple[str, list[Any]]]:
-        """The first rows of these keys; of a few keys, the rows that follow them too."""
-        if len(ready) > FEW:
-            return [self._dialect.id_in(list(ready.values()))]
-        selected = "destination = %s AND order_key = %s AND id >= %s AND id <= %s"
-        reach = AT_ONCE // len(ready)
-        return [
-            (selected, [self._destination, key, row_id, row_id + reach])
-            for key, row_id in ready.items()
-        ]
+    def _next(self, key: str, row_id: int, keys: Collection[str]) -> list[int]:
+        """A key's next rows, from this one on: those that become due together."""
+        found = self._session.rows(
+            f"SELECT id FROM {self._dialect.along(ORDER_INDEX, DELIVERIES.name)}"
+            " WHERE destination = %s AND order_key = %s AND id >= %s ORDER BY id LIMIT %s",
+            [self._destination, key, row_id, AT_ONCE // len(keys)],
+        )
+        return [each for (each,) in found]

@@ -9,7 +9,7 @@ from django.db import OperationalError
 
 from celery_outbox_steps.messages import Dead, Published
 from celery_outbox_steps.testing.contract.backend import LEASE, eventually, ids_of, only
-from celery_outbox_steps.testing.contract.destinations import LAKE, lane_of
+from celery_outbox_steps.testing.contract.destinations import LAKE, OTHER, lane_of
 from celery_outbox_steps.testing.contract.ordering import add
 from django_integration.schema import FAR
 from django_integration.store import deliveries
@@ -71,6 +71,24 @@ def test_a_relay_that_found_only_rows_that_wait_claims_again_at_once(database, m
         assert lane.claim(5, LEASE, "me") == []
         assert lane.seconds_to_wait(60) < 0.1
     assert ids_of(lane.claim(20, LEASE, "me")) == [free]
+
+
+def test_the_rows_of_a_busy_key_are_due_together_however_many_others_are_between_them(database):
+    """If each waited for the one before it to be settled, a key would be slow."""
+    rows = []
+    for _ in range(40):
+        rows += add(database, "busy")
+        database.add(destination=OTHER)
+        database.execute(
+            "INSERT INTO celery_outbox_delivery"
+            f" ({COLUMNS}) SELECT {COLUMNS} FROM celery_outbox_delivery"
+            " WHERE destination = 'other' ORDER BY id DESC LIMIT 40"
+        )
+    lane = lane_of(database)
+    first = only(lane.claim(1, LEASE, "me"))
+    assert lane_of(database).claim(100, LEASE, "other") == []
+    lane.settle([Published(first)], "me")
+    assert ids_of(lane.claim(100, LEASE, "me")) == rows[1:]
 
 
 def test_a_settle_counts_though_the_next_row_could_not_be_made_due(database):

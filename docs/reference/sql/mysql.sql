@@ -962,13 +962,17 @@ FROM celery_outbox_dead_letter
 WHERE destination = %s
   AND order_key IN (%s)
 GROUP BY order_key;
-BEGIN;
 SELECT id
-FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
+FROM celery_outbox_delivery FORCE INDEX (celery_outbox_dlv_order)
 WHERE destination = %s
   AND order_key = %s
   AND id >= %s
-  AND id <= %s
+ORDER BY id
+LIMIT %s;
+BEGIN;
+SELECT id
+FROM celery_outbox_delivery FORCE INDEX (PRIMARY)
+WHERE id IN (%s, %s)
   AND due_at >= '9999-01-01 00:00:00'
   AND (claimed_until IS NULL OR claimed_until < UTC_TIMESTAMP(6))
 FOR UPDATE SKIP LOCKED;

@@ -1032,13 +1032,17 @@ FROM celery_outbox_dead_letter
 WHERE destination = %s
   AND order_key = ANY(%s)
 GROUP BY order_key;
-BEGIN;
 SELECT id
 FROM celery_outbox_delivery
 WHERE destination = %s
   AND order_key = %s
   AND id >= %s
-  AND id <= %s
+ORDER BY id
+LIMIT %s;
+BEGIN;
+SELECT id
+FROM celery_outbox_delivery
+WHERE id = ANY(%s)
   AND due_at >= '9999-01-01 00:00:00+00'
   AND (claimed_until IS NULL OR claimed_until < statement_timestamp())
 FOR UPDATE SKIP LOCKED;

@@ -950,13 +950,17 @@ FROM celery_outbox_dead_letter
 WHERE destination = %s
   AND order_key IN (SELECT value FROM json_each(%s))
 GROUP BY order_key;
-BEGIN IMMEDIATE;
 SELECT id
-FROM celery_outbox_delivery
+FROM celery_outbox_delivery INDEXED BY celery_outbox_dlv_order
 WHERE destination = %s
   AND order_key = %s
   AND id >= %s
-  AND id <= %s
+ORDER BY id
+LIMIT %s;
+BEGIN IMMEDIATE;
+SELECT id
+FROM celery_outbox_delivery
+WHERE id IN (SELECT value FROM json_each(%s))
   AND due_at >= '9999-01-01 00:00:00'
   AND (claimed_until IS NULL OR claimed_until < strftime('%Y-%m-%d %H:%M:%f', 'now'));
 UPDATE celery_outbox_delivery
