@@ -29,7 +29,6 @@ LOCKS = 1024
 ROWS = 16_384
 """Of the table of locks in MySQL and MariaDB. Two keys may share one."""
 LOCK_NUMBERS = "SELECT pg_advisory_xact_lock(%s, number) FROM unnest(%s::int[]) AS number"
-LOCK_ROWS = f"SELECT id FROM {ORDER_LOCK} WHERE id IN ({{marks}}) ORDER BY id FOR UPDATE"  # noqa: S608  ours
 
 
 def lock_keys(connection: BaseDatabaseWrapper, keys: Iterable[str]) -> None:
@@ -46,7 +45,10 @@ def _lock_rows(connection: BaseDatabaseWrapper, ids: list[int]) -> None:
     marks = ", ".join(["%s"] * len(ids))
     found = 0
     with suppress(ProgrammingError), connection.cursor() as cursor:  # there is no such table
-        cursor.execute(LOCK_ROWS.format(marks=marks), ids)
+        cursor.execute(
+            f"SELECT id FROM {ORDER_LOCK} WHERE id IN ({marks}) ORDER BY id FOR UPDATE",  # noqa: S608  our own name
+            ids,
+        )
         found = len(cursor.fetchall())
     if found < len(ids):  # as in a dump without data: a row that is not there can't be locked
         raise StoreNotReady(

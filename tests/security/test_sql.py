@@ -32,11 +32,17 @@ OURS = re.compile(
     | (self|dialect|self\._dialect)\.is_state\(([A-Z_]+|part)\)  # a state's condition
     | (SETTINGS|(self\._)?dialect\.(seconds_until|iso_text))\.format\([a-z_=']+\)
     | self\._(alive|forgettable|in|sums|until)\(.*\)  # conditions and times of the fleet
+    | (self\._)?dialect\.along(_due)?\([A-Za-z_., ]+\)      # a table and the hint for an index
+    | FAR\[self\._dialect\.vendor\]
+    | (self\._table|table|form\.table|(request\.)?lane\.table)\.name
+    | lane\.rows                               # a condition with a placeholder
+    | (until|later)\('[a-z_]+'\)               # a dialect's time of a column
     | '.*'\.join\(.*\)                         # placeholders and column names
-    | _(rows_of|published_before|has_expired|flag)\(.*\)   # SQL of the same module
+    | _(rows_of|published_before|has_expired|flag|constants)\(.*\)   # SQL of the same module
     | (columns|values|selected|where|order|table|changes|sql|claimable|free|now|window|condition
       |fence|insert_rows|record|name|limit|rows|text
       |assignments|conflict|lock|waits|from_now|is_gap|others|seen|times
+      |claimed|constants|for_tasks|held_back|marks|names|of_lane|ours|waiting|which
       |due|eta|held|is_soon|late|latest_due|named|next_due|notify|soon|unclaimed|until)
     """,
     re.VERBOSE,
