@@ -217,6 +217,22 @@ def test_tasks_and_events_of_a_bulk_are_one_insert_each(database: str, app: Any)
     assert CeleryOutbox.objects.count() == 20
 
 
+def test_each_row_of_a_bulk_has_its_own_time_key_and_bytes(database: str, app: Any) -> None:
+    with app.outbox_bulk():
+        app.outbox.publish("order.paid", 1, to="events", eta=NOW)
+        app.outbox.publish("order.paid", b"\x00\xff", to="events", key="k", countdown=60)
+        app.outbox.publish("order.paid", 3, to="lake")
+        app.tasks["enqueue.add"].apply_async((1,), queue="q", outbox_destination="lake")
+    rows = stored()
+    waits = [row.due_at - row.created_at for row in rows if row.due_at is not None]
+    assert rows[0].due_at == NOW
+    assert waits[1].total_seconds() == pytest.approx(60, abs=0.1)
+    assert all(abs(each) < timedelta(seconds=0.1) for each in waits[2:])
+    assert [row.order_key is None for row in rows] == [True, False, True, True]
+    assert bytes(rows[1].payload or b"") == b"\x00\xff"
+    assert [row.schema_version for row in rows] == [100, 100, 100, 101]
+
+
 def test_the_keys_of_a_bulk_are_locked_together(database: str, app: Any) -> None:
     with transaction.atomic(), CaptureQueriesContext(connection) as captured, app.outbox_bulk():
         for number in range(20):
