@@ -284,7 +284,7 @@ def test_idle_ones_cost_next_to_nothing(
     record_property("without destinations", without)
     record_property("with five", with_five)
     # Once per second and destination: a claim, another from the very beginning, and a look ahead.
-    assert with_five["transactions"] < without["transactions"] + 5 * 4
+    assert with_five["transactions"] < without["transactions"] + 5 * 3
     assert with_five["cpu"] < 0.05
     assert with_five["megabytes"] < without["megabytes"] + 20
 
@@ -299,8 +299,9 @@ def idle_cost(stage: Stage, worker: Worker) -> dict[str, float]:
         )
         return int(found[0][0])
 
-    begin, before, cpu = monotonic(), transactions(), worker.cpu_seconds()
-    helpers.wait_for(lambda: monotonic() - begin > 6, 15, pause=1.0)
+    for seconds in (2, 6):  # first it slows down, then it is measured
+        begin, before, cpu = monotonic(), transactions(), worker.cpu_seconds()
+        helpers.wait_for(lambda: monotonic() - begin > seconds, pause=0.5)  # noqa: B023
     took = monotonic() - begin
     return {
         "transactions": round((transactions() - before) / took, 2),
