@@ -14,7 +14,7 @@ from django.db import connections
 
 from celery_outbox_steps.destination_health import judge_destination, told_about
 from celery_outbox_steps.errors import StoreError
-from celery_outbox_steps.health import ERROR, OK, WARNING, age
+from celery_outbox_steps.health import age
 from celery_outbox_steps.store import Stats
 from django_integration.admin import configuration
 from django_integration.admin.databases import alias_of
@@ -81,12 +81,6 @@ class DestinationsSummary:
             for line in self.lines
             for number in line.numbers
         )
-
-    @property
-    def level(self) -> str:
-        """That of the worst verdict."""
-        levels = {line.verdict.level for line in self.lines}
-        return next((each for each in (ERROR, WARNING) if each in levels), OK)
 
 
 def destinations_summary_for(request: HttpRequest, site: AdminSite) -> DestinationsSummary | None:
