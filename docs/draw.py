@@ -61,8 +61,8 @@ django_integration/enqueue/after_commit.py
 [committed]
 django_integration/enqueue/after_commit.py
     AfterCommit.__call__: Django runs the commit hook
-django_integration/enqueue/enqueuer.py
-    Enqueuer._committed: remembers when the last NOTIFY was committed
+django_integration/enqueue/writer.py
+    Writer._committed: remembers when the last NOTIFY was committed
 celery_outbox_steps/wakeups.py
     wake: wakes a relay in the same process
 celery_outbox_steps/observe/recorder.py

@@ -1,29 +1,24 @@
 """Enqueue: a captured message becomes a row in the caller's transaction, and commits with it.
 
 Decides which database a row belongs to and whether it may be written outside a transaction. The
-rows of `outbox_bulk()` and of groups share one INSERT. After the commit it wakes the relay and
-reports the count. Next: `rows.py` writes the row; then the relay claims it through `store/`.
+rows of `outbox_bulk()` and of groups share one INSERT. Next: `writer.py` writes them; then the
+relay claims them through `store/`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import Error, connections
-from django.db.transaction import atomic
+from django.db import connections
 
-from celery_outbox_steps import wakeups
 from celery_outbox_steps.envelope import FOR_DESTINATION, stored_id
 from celery_outbox_steps.errors import OutboxError
 from celery_outbox_steps.observe.log import log
-from django_integration import signals
-from django_integration.enqueue.after_commit import AfterCommit, after_commit
 from django_integration.enqueue.bulk import BulkBuffer, buffer_for
 from django_integration.enqueue.call_stack import (
     block_may_be_suspended,
@@ -32,18 +27,15 @@ from django_integration.enqueue.call_stack import (
 )
 from django_integration.enqueue.changes import Changes
 from django_integration.enqueue.events import destinations_of, event_of, rows_of
-from django_integration.enqueue.hold import seconds_ahead
-from django_integration.enqueue.keyed import store_keyed
-from django_integration.enqueue.order import lock_keys
 from django_integration.enqueue.redaction import redact
-from django_integration.enqueue.rows import Row, insert, notify_relay
+from django_integration.enqueue.rows import Row
 from django_integration.enqueue.sealing import copy_arguments, seal_captured
 from django_integration.enqueue.settings import EnqueueSettings, Meters
 from django_integration.enqueue.transactions import is_command_line_call, level
+from django_integration.enqueue.writer import IN_ASYNC_CODE, Writer
 from django_integration.inbox.once import once_in
 from django_integration.store.base import DIALECTS
 from django_integration.store.session import is_open, own_wrapper, write_alias
-from django_integration.store.setup import refuse_without_tables
 from django_integration.upstream.django import atomic_blocks, is_of_testcase
 
 if TYPE_CHECKING:
@@ -55,16 +47,6 @@ if TYPE_CHECKING:
 
     from django_integration.enqueue.capture import CapturingProducer
     from django_integration.schema import Key, When
-
-NOTIFY_INTERVAL = 0.05
-"""Seconds between two NOTIFYs of a process: each takes a global lock in PostgreSQL at commit."""
-
-IN_ASYNC_CODE = (
-    "A task can't be stored from inside a running event loop, because Django's database access "
-    "would block it. Use `await task.adelay(...)` or `await task.aapply_async(...)`. To store it "
-    "together with your data, put both into a function with `transaction.atomic()` and call that "
-    "with `await sync_to_async(function)(...)`."
-)
 
 EVENT_IN_ASYNC_CODE = (
     "An event can't be stored from inside a running event loop, because Django's database access "
@@ -89,9 +71,8 @@ class Enqueuer:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._sender = type(app)
         self._warned: set[Any] = set()
-        self._notified: dict[Any, float] = {}
+        self._writer = Writer(type(app))
         self._meters = Meters(app)
         self._buffer: ContextVar[BulkBuffer | None] = ContextVar("bulk_buffer", default=None)
         self._changes = Changes(app, self._write_buffered)
@@ -100,7 +81,8 @@ class Enqueuer:
     @cached_property
     def settings(self) -> EnqueueSettings:
         """Read by the first call, when Django is configured."""
-        return EnqueueSettings(self._app, self._meters)
+        found = self._writer.settings = EnqueueSettings(self._app, self._meters)
+        return found
 
     def forget_settings(self) -> None:
         """Drop the settings after a change: the next call reads them again."""
@@ -142,9 +124,9 @@ class Enqueuer:
         if buffer is not None:
             buffer.add(connection, rows)
         elif len(rows) == 1 and rows[0].key is None and rows[0].destination is None:
-            self._write(connection, rows)
+            self._writer.write(connection, rows)
         else:
-            self._write_bulk(connection, rows)
+            self._writer.write_all(connection, rows)
 
     def store_apart(
         self,
@@ -162,11 +144,11 @@ class Enqueuer:
         connection = connections[using or write_alias()]
         _replace_if_lost(connection, aged=False)  # the task may have run for longer than a session
         if not is_open(connection):
-            self._write(connection, [row])
+            self._writer.write(connection, [row])
             return
         own = own_wrapper(connection.alias, DIALECTS[connection.vendor].options)
         try:
-            self._write(own, [row])
+            self._writer.write(own, [row])
         finally:
             own.close()
 
@@ -230,7 +212,7 @@ class Enqueuer:
         if block_may_be_suspended():
             yield
             return
-        own = BulkBuffer(self._write_bulk, self._buffer.get(), as_it_grows=as_it_grows)
+        own = BulkBuffer(self._writer.write_all, self._buffer.get(), as_it_grows=as_it_grows)
         token = self._buffer.set(own)
         ended = False
         try:
@@ -352,155 +334,6 @@ class Enqueuer:
         name, uuid = stored_id(task_name), stored_id(task_id)
         context = self.settings.recorders.caller_context()
         return Row(uuid, name, *sealed, *redacted, *context, when, key)
-
-    def _write_bulk(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        """Write rows of all kinds, those of one kind together."""
-        plain = [row for row in rows if row.key is None and row.destination is None]
-        keyed = [row for row in rows if row.key is not None]
-        deliveries = [row for row in rows if row.destination is not None]
-        if plain:
-            self._write(connection, plain)
-        if keyed:
-            self._write_keyed(connection, keyed)
-        if deliveries:
-            self._write_deliveries(connection, deliveries)
-
-    def _write(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        hook = after_commit(connection, self._committed)
-        held = sum(row.when is not None for row in rows)
-        # That of a held row is sent only if it is due soon, and says more than others do.
-        notify = self._notifies(connection) if held else self._may_notify(connection, hook)
-        try:
-            with self.settings.recorders.storing(rows):
-                insert(connection, rows, notify=notify, soon=self.settings.soon)
-        except SynchronousOnlyOperation as exc:
-            raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
-        except Error as error:
-            refuse_without_tables(connection, error)
-            raise
-        if signals.outbox_message_created.has_listeners(self._sender):
-            signals.emit_created(rows, self._sender)
-        due_in = 0.0 if held < len(rows) else min(seconds_ahead(row.when) for row in rows)
-        hook.add(rows, notified=notify and held < len(rows), due_in=due_in)
-
-    def _write_keyed(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        """Write rows with keys. Those that are dropped for a row that waits are not reported.
-
-        A row that waits wakes the relay too: a claim may have skipped it, because it is locked.
-        """
-        try:
-            with self.settings.recorders.storing(rows):
-                stored, kept = store_keyed(connection, rows, partial(insert, connection))
-        except Error as error:
-            refuse_without_tables(connection, error)
-            raise
-        new = list(stored.values())
-        hook = after_commit(connection, self._committed)
-        hook.task_ids.extend(each.task_id for each in kept.values())  # published after the commit
-        ahead = [seconds_ahead(row.when) for row in new]
-        due_in = min([*ahead, *(each.due_in for each in kept.values())])
-        notify = due_in <= self.settings.soon and self._may_notify(connection, hook)
-        if notify:
-            notify_relay(connection)
-        if new:
-            signals.emit_created(new, self._sender)
-        hook.add(new, notified=notify, due_in=due_in)
-
-    def _write_deliveries(self, connection: BaseDatabaseWrapper, rows: list[Row]) -> None:
-        """Write rows for destinations. Their order keys are locked first."""
-        hook = after_commit(connection, self._committed)
-        notify = self._may_notify_destinations(connection, hook, rows)
-        keys = [row.order_key for row in rows if row.order_key is not None]
-        locked = atomic(connection.alias, savepoint=False) if keys else contextlib.nullcontext()
-        try:
-            with self.settings.recorders.storing(rows), locked:
-                if keys:
-                    lock_keys(connection, keys)
-                insert(connection, rows, notify=notify, soon=self.settings.soon)
-        except SynchronousOnlyOperation as exc:
-            raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
-        except Error as error:
-            refuse_without_tables(connection, error)
-            raise
-        signals.emit_created(rows, self._sender)
-        if notify:  # those of held rows only if they are due soon
-            at_once = (row.destination for row in rows if row.when is None)
-            hook.notified_destinations.update(filter(None, at_once))
-        hook.add(rows, notified=False, due_in=min(seconds_ahead(row.when) for row in rows))
-
-    def _notifies(self, connection: BaseDatabaseWrapper) -> bool:
-        return connection.vendor == "postgresql" and self.settings.notify
-
-    def _may_notify(self, connection: BaseDatabaseWrapper, hook: AfterCommit) -> bool:
-        if hook.notified or not self._notifies(connection):
-            return False
-        return time.monotonic() - self._notified.get(connection.alias, 0.0) >= NOTIFY_INTERVAL
-
-    def _may_notify_destinations(
-        self, connection: BaseDatabaseWrapper, hook: AfterCommit, rows: list[Row]
-    ) -> bool:
-        if not self._notifies(connection):
-            return False
-        return any(
-            row.when is not None
-            or (
-                row.destination not in hook.notified_destinations
-                and self._is_silent(connection, str(row.destination))
-            )
-            for row in rows
-        )
-
-    def _is_silent(self, connection: BaseDatabaseWrapper, destination: str) -> bool:
-        """Whether the relays of a destination were sent no NOTIFY lately."""
-        last = self._notified.get((connection.alias, destination), 0.0)
-        return time.monotonic() - last >= NOTIFY_INTERVAL
-
-    def _committed(self, hook: AfterCommit) -> None:
-        if hook.events:
-            self._committed_deliveries(hook)
-            if not (hook.names or hook.notified):
-                return
-        alias = hook.connection.alias
-        if hook.first_due - time.monotonic() <= self.settings.soon:
-            if not hook.notified:
-                self._notify_late(hook)
-            if hook.notified:  # recorded only now: PostgreSQL sends a NOTIFY at commit
-                self._notified[alias] = time.monotonic()
-            wakeups.wake(alias)
-        self.settings.recorders.report_enqueued(alias, hook.names)
-
-    def _committed_deliveries(self, hook: AfterCommit) -> None:
-        """The same for the messages for destinations."""
-        alias, now = hook.connection.alias, time.monotonic()
-        if hook.first_due - now <= self.settings.soon:
-            late = [
-                each
-                for each in hook.events
-                if each not in hook.notified_destinations
-                and now - hook.began >= NOTIFY_INTERVAL
-                and self._is_silent(hook.connection, each)
-            ]
-            if late and self._notifies(hook.connection):
-                with contextlib.suppress(Error):  # the rows are committed; polling finds them
-                    notify_relay(hook.connection, late)
-                    hook.notified_destinations.update(late)
-            self._notified |= dict.fromkeys(
-                ((alias, each) for each in hook.notified_destinations), now
-            )
-            wakeups.wake(wakeups.for_destinations(alias))
-        for destination, counts in hook.events.items():
-            self.settings.recorders.report_enqueued(alias, counts, destination)
-
-    def _notify_late(self, hook: AfterCommit) -> None:
-        """Send the NOTIFY that was left out because another transaction had just sent one.
-
-        If this transaction stayed open for long, the relay woke up before its rows were visible.
-        """
-        stayed_open = time.monotonic() - hook.began >= NOTIFY_INTERVAL
-        if stayed_open and self._may_notify(hook.connection, hook):
-            with contextlib.suppress(Error):  # the rows are committed; polling finds them
-                notify_relay(hook.connection)
-                hook.notified = True
 
 
 def _replace_if_lost(connection: BaseDatabaseWrapper, *, aged: bool) -> None:

@@ -90,7 +90,7 @@ def trace_paths() -> dict[str, Trace]:
     """Both paths, warm. Needs Django, a default database that is PostgreSQL, and RabbitMQ."""
     from django.db import transaction
 
-    from django_integration.enqueue.enqueuer import NOTIFY_INTERVAL
+    from django_integration.enqueue.writer import NOTIFY_INTERVAL
     from tests.helpers import wait_for
 
     with an_app() as app, a_relay(app) as relay:

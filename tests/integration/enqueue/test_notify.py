@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_integration.enqueue import enqueuer as enqueue
+from django_integration.enqueue import writer
 from django_integration.schema import CHANNEL
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def heard() -> Iterator[Callable[[], int]]:
 @pytest.fixture
 def interval(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Let the interval between two NOTIFYs be that long."""
-    return lambda seconds: monkeypatch.setattr(enqueue, "NOTIFY_INTERVAL", seconds)
+    return lambda seconds: monkeypatch.setattr(writer, "NOTIFY_INTERVAL", seconds)
 
 
 def test_calls_within_the_interval_share_a_notify(
@@ -83,7 +83,7 @@ def test_it_is_spared_where_another_transaction_has_notified_since(
         add.delay(2)
         interval(0)
         other = connections.create_connection("default")
-        app.outbox._write(other, [row_of(app)])
+        app.outbox._writer.write(other, [row_of(app)])
         other.close()
         interval(60)
     assert heard() == 2

@@ -10,7 +10,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from celery_outbox_steps import wakeups
-from django_integration.enqueue import enqueuer as enqueue
+from django_integration.enqueue import writer
 from django_integration.schema import CHANNEL, DELIVERIES
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def heard() -> Iterator[Callable[[], list[str]]]:
 @pytest.fixture
 def interval(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Let the interval between two NOTIFYs be that long."""
-    return lambda seconds: monkeypatch.setattr(enqueue, "NOTIFY_INTERVAL", seconds)
+    return lambda seconds: monkeypatch.setattr(writer, "NOTIFY_INTERVAL", seconds)
 
 
 def test_each_destination_is_named_once_and_the_apps_own_relays_are_left_alone(
