@@ -97,5 +97,7 @@ def _imports(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
+            if {alias.name for alias in node.names} == {"dumps"}:
+                continue  # writes, and loads nothing
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
