@@ -25,7 +25,7 @@ from tests.ecosystem import libraries  # noqa: E402  the tools do not install th
 BESIDES = ["docs", "examples", "tests", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",
            "Makefile", "mkdocs.yml", "CONTRIBUTING.md", "SECURITY.md"]  # fmt: skip
 TOOLS = ["pytest>=8", "pytest-django>=4.8", "pytest-timeout>=2.3", "hypothesis>=6.100", "PyYAML",
-         "prometheus-client>=0.20"]  # fmt: skip
+         "prometheus-client>=0.20", "pydantic>=2"]  # fmt: skip
 
 # The corners, and each supported version at least once: (Python, Celery, Django).
 MATRIX = [
@@ -42,8 +42,9 @@ MATRIX = [
 KOMBU = {"5.4": "kombu<5.4", "5.5": "kombu<5.6", "5.6": "kombu<5.7", "5.7": "kombu>=5.7"}
 CALLS = [
     f"tests/integration/enqueue/test_{each}.py"
-    for each in ("hold", "changes", "held_retries", "on_commit", "keys", "failed_tasks")
-]
+    for each in ("hold", "changes", "held_retries", "on_commit", "keys", "failed_tasks",
+                 "events", "destinations", "order_keys")
+]  # fmt: skip
 ONCE = "tests/integration/inbox"
 
 
@@ -62,8 +63,8 @@ def package(session: nox.Session) -> None:
     ("python", "celery", "django"), MATRIX, ids=[f"py{p}-celery{c}-django{d}" for p, c, d in MATRIX]
 )
 def matrix(session: nox.Session, celery: str, django: str) -> None:
-    """The unit tests, calls for later and with keys, `@once`, failed tasks, and the demo with its
-    real worker, on one combination of versions. Of the databases: SQLite, and those that answer."""
+    """The unit tests, calls for later and with keys, events, `@once`, failed tasks, and the demo with
+    its real worker, on one combination of versions. Of the databases: SQLite, and those that answer."""
     session.install("build")
     dist = build(session)
     install_wheel(session, dist, f"celery[redis]~={celery}.0", f"Django~={django}.0", KOMBU[celery])
