@@ -63,8 +63,9 @@ def package(session: nox.Session) -> None:
     ("python", "celery", "django"), MATRIX, ids=[f"py{p}-celery{c}-django{d}" for p, c, d in MATRIX]
 )
 def matrix(session: nox.Session, celery: str, django: str) -> None:
-    """The unit tests, calls for later and with keys, events, `@once`, failed tasks, and the demo with
-    its real worker, on one combination of versions. Of the databases: SQLite, and those that answer."""
+    """The unit tests, calls for later and with keys, events, `@once`, failed tasks, and the demo
+    with its real worker, on one combination of versions. Databases: SQLite, and those that answer.
+    """
     session.install("build")
     dist = build(session)
     install_wheel(session, dist, f"celery[redis]~={celery}.0", f"Django~={django}.0", KOMBU[celery])
