@@ -13,6 +13,7 @@ from django.db import connections
 from kombu import Connection, Exchange, Queue
 
 from celery_outbox_steps.fleet import REFRESH
+from celery_outbox_steps.worker.membership import PATIENCE
 from django_integration.store import DjangoStore
 from tests import helpers
 from tests.acceptance.events import Events, slowest_but_few
@@ -33,7 +34,10 @@ LAG = 0.5
 relay that shared its time with the other one would need seconds: the other's `send_timeout`."""
 RATE = os.environ.get("RATE", "20/s")
 RATE_SECONDS = float(os.environ.get("RATE_SECONDS", "10"))
-"""`RATE=600/m RATE_SECONDS=60` measures a whole minute."""
+"""`RATE=600/m RATE_SECONDS=60` measures a whole minute, for which five per cent are promised; in a
+shorter time a moment in which the machine is busy weighs more. With a clock that is not a real one:
+`tests/unit/test_rates_of_relays.py`."""
+WITHIN = 0.05 if RATE_SECONDS >= 60 else 0.1
 IMPATIENT = {"send_timeout": 2, "broker_outage_cooldown": 1}
 
 
@@ -399,11 +403,37 @@ def test_rates_hold_with_three_relays_and_delay_nothing_else(
             times = [each.at for each in events.listeners[place].arrivals if each.id in ids]
             inside = sum(end - RATE_SECONDS <= at < end for at in times)
             record_property(place, (inside, RATE_SECONDS))
-            assert inside == pytest.approx(per_second * RATE_SECONDS, rel=0.05)
+            assert inside == pytest.approx(per_second * RATE_SECONDS, rel=WITHIN)
     for place in rated:
         assert slowest_but_few(load.waits(place)) < LAG
     events.wait_until_empty()
     stage.wait_until_empty()
+
+
+def test_they_get_everything_while_the_apps_own_broker_is_away_for_the_whole_fleet(
+    stage: Stage, events_on: Callable[..., Events]
+) -> None:
+    """A relay that can't reach the app's own broker gives its slot away only to one that can."""
+    rabbit = helpers.require_service("rabbitmq")
+    destinations = several(stage, 1)
+    events = events_on(stage, destinations)
+    listen_to_all(events, destinations)
+    with Proxy(rabbit.host, rabbit.port) as proxy:
+        through = {
+            "CELERY_BROKER_URL": stage.broker.replace(rabbit.address, f"127.0.0.1:{proxy.port}")
+        }
+        workers = [
+            stage.prepare("--outbox-relays=1", pool="solo", settings=through) for _ in range(2)
+        ]
+        for worker in workers:
+            worker.process.start()
+        for worker in workers:
+            worker.wait_for(" ready.", 30)
+    lost = monotonic()
+    with events.load(pause=0.2) as load:
+        helpers.wait_for(lambda: monotonic() - lost > PATIENCE + 3 * REFRESH, 60)
+    assert max(load.waits("to0")) < 2 * REFRESH
+    assert sum(len(each.lines("relay_at_work")) for each in workers) == 1, "the slot moved"
 
 
 @pytest.mark.parametrize(
