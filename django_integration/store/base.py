@@ -205,7 +205,10 @@ class DjangoStore(LaneStore):
         return maintenance.move_to_outbox(self._session, self._dialect, which, limit)
 
     def purge_dead_letters(self, which: DeadLetters, limit: int = 1000) -> int:
-        return maintenance.delete_dead(self._session, self._dialect, which, limit)
+        deleted, freed = maintenance.delete_dead(self._session, self._dialect, which, limit)
+        for destination, keys in freed.items():
+            self.release_keys(destination, keys)
+        return deleted
 
     def count_published(self, older_than: float) -> int:
         return sum(

@@ -79,14 +79,22 @@ def move_to_outbox(session: Session, dialect: Dialect, which: DeadLetters, limit
         return _delete(session, dialect, DEAD_LETTER, ids)
 
 
-def delete_dead(session: Session, dialect: Dialect, which: DeadLetters, limit: int) -> int:
-    """Delete dead letters, the oldest first."""
+def delete_dead(
+    session: Session, dialect: Dialect, which: DeadLetters, limit: int
+) -> tuple[int, dict[str, set[str]]]:
+    """Delete dead letters, the oldest first. Returns how many, and by destination the keys of
+    messages that nothing holds back any more."""
     where, params = _matching(dialect, which)
     found = session.rows(
-        f"SELECT id FROM {DEAD_LETTER} WHERE {where} ORDER BY dead_at, id LIMIT %s",
+        f"SELECT id, destination, order_key FROM {DEAD_LETTER} WHERE {where}"
+        " ORDER BY dead_at, id LIMIT %s",
         [*params, limit],
     )
-    return _delete(session, dialect, DEAD_LETTER, [row[0] for row in found])
+    freed: dict[str, set[str]] = {}
+    for _, destination, key in found:
+        if key is not None:
+            freed.setdefault(destination, set()).add(key)
+    return _delete(session, dialect, DEAD_LETTER, [row[0] for row in found]), freed
 
 
 def count_kept(session: Session, dialect: Dialect, lane: Lane, older_than: float) -> int:

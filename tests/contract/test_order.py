@@ -8,6 +8,7 @@ import pytest
 from django.db import OperationalError
 
 from celery_outbox_steps.messages import Dead, Published
+from celery_outbox_steps.store import DeadLetters
 from celery_outbox_steps.testing.contract.backend import LEASE, eventually, ids_of, only
 from celery_outbox_steps.testing.contract.destinations import LAKE, OTHER, lane_of
 from celery_outbox_steps.testing.contract.ordering import add
@@ -58,6 +59,21 @@ def test_what_was_left_held_back_is_found_behind_many_rows_that_a_dead_letter_ho
     lane = lane_of(database)
     assert ids_of(eventually(lambda: lane.claim(10, LEASE, "me"), 4.0)) == [left]
     assert dead < second
+
+
+def test_what_many_dead_letters_held_back_is_due_once_they_are_discarded(database):
+    """It need not wait for the looks of a relay, which are some time apart."""
+    keys = [f"key-{number}" for number in range(60)]
+    firsts, seconds = add(database, *keys), add(database, *keys)
+    lane = lane_of(database)
+    claimed = lane.claim(len(firsts), LEASE, "me")
+    lane.settle([Dead(message, "no", 1) for message in claimed], "me")
+    hold_back(database)
+    store = database.store()
+    assert [store.purge_dead_letters(DeadLetters(), 30) for _ in range(3)] == [30, 30, 0]
+    assert database.execute(
+        f"SELECT count(*) FROM celery_outbox_delivery WHERE due_at < {FAR[database.vendor]}"
+    ) == [(len(seconds),)]
 
 
 def test_a_relay_that_found_only_rows_that_wait_claims_again_at_once(database, monkeypatch):

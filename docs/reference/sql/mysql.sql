@@ -776,7 +776,7 @@ WHERE target.id = chosen.id;
 COMMIT;
 
 -- purge dead letters: Delete old dead letters.
-SELECT id
+SELECT id, destination, order_key
 FROM celery_outbox_dead_letter
 WHERE dead_at < UTC_TIMESTAMP(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND
 ORDER BY dead_at, id

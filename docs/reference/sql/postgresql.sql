@@ -819,7 +819,7 @@ WHERE id = ANY(%s);
 COMMIT;
 
 -- purge dead letters: Delete old dead letters.
-SELECT id
+SELECT id, destination, order_key
 FROM celery_outbox_dead_letter
 WHERE dead_at < statement_timestamp() + %s * interval '1 second'
 ORDER BY dead_at, id

@@ -766,7 +766,7 @@ WHERE id IN (SELECT value FROM json_each(%s));
 COMMIT;
 
 -- purge dead letters: Delete old dead letters.
-SELECT id
+SELECT id, destination, order_key
 FROM celery_outbox_dead_letter
 WHERE dead_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%.3f seconds', %s))
 ORDER BY dead_at, id
