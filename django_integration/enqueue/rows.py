@@ -130,7 +130,7 @@ def _chunks(rows: Sequence[Row], most: int) -> Iterator[list[Row]]:
 def _insertion(form: Form, rows: Sequence[Row]) -> tuple[str, list[Any]]:
     """The statement and its parameters."""
     if form.vendor == "postgresql" and len(rows) > 1:
-        return _from_json(form), [json.dumps(list(map(_record, rows)), default=bytes.hex)]
+        return _from_json(form), [json.dumps(_records(form, rows), default=bytes.hex)]
     statement = _from_values(form, len(rows))
     if form.soon is None and form.columns is CALL_COLUMNS:
         return statement, [value for row in rows for value in row[:COLUMNS]]
@@ -149,14 +149,16 @@ def _more(form: Form, row: Row) -> tuple[Any, ...]:
     return () if row.key is None else (row.key.text,)
 
 
-def _record(row: Row) -> dict[str, Any]:
-    record = row._asdict()
-    when, key = record.pop("when"), record.pop("key")
-    return {
-        **record,
-        **({} if when is None else when._asdict()),
-        **({} if key is None else {"outbox_key": key.text}),
-    }
+def _records(form: Form, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The values of each row by column, and those of its `When`."""
+    columns = form.columns
+    return [
+        {
+            **dict(zip(columns, (*row[:COLUMNS], *_more(form, row)), strict=True)),
+            **({} if row.when is None else row.when._asdict()),
+        }
+        for row in rows
+    ]
 
 
 @lru_cache(maxsize=2048)
