@@ -45,13 +45,11 @@ def seal_event(
         options["key"] = key
     if headers:
         options["headers"] = headers
-    is_text = isinstance(body, str)
-    if not is_text:
-        options["type"] = content_type
-    text = typed_json.dumps(options)
-    if is_text:
-        return Sealed(str(body), "{}", text, None)
-    return Sealed(f"[{len(body)} bytes of {content_type}]", "{}", text, bytes(body))  # type: ignore[arg-type]
+    if isinstance(body, str):
+        return Sealed(body, "{}", typed_json.dumps(options), None)
+    options["type"] = content_type
+    shown = f"[{len(body)} bytes of {content_type}]"
+    return Sealed(shown, "{}", typed_json.dumps(options), body)
 
 
 class EventOpener:

@@ -73,9 +73,7 @@ def _route(options: dict[str, Any], destination: Destination) -> None:
     if destination.queue:
         for each in ROUTING:
             options.pop(each, None)
-        if (
-            options.get("priority") is None
-        ):  # as Celery does for its default queue, and for no other
+        if options.get("priority") is None:  # as Celery does for its default queue alone
             options.pop("priority", None)
         options["queue"] = Queue(destination.queue, Exchange(destination.queue), destination.queue)
     elif not any(options.get(each) for each in ROUTING):
