@@ -65,6 +65,8 @@ class Batch:
     @property
     def keyed_ids(self) -> list[int]:
         """The rows that others may have to wait for."""
+        if self._order is None:
+            return []
         return [row.id for row in self.rows if row.order_key is not None]
 
     @property

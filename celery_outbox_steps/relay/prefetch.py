@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_outbox_steps.errors import StoreError
@@ -59,8 +60,6 @@ class Claims:
         spare = config.lease - config.send_timeout
         self._needed = config.send_timeout + min(SETTLE_TIME, spare / 2)
         self._orphans_from = float("-inf")
-        self._in_hand: Batch | None = None
-        """The batch that is published while the next one is claimed."""
 
     def next_batch(self, allowed: int) -> Batch | None:
         """The batch that was claimed ahead; if there is none, claim up to `allowed` rows."""
@@ -97,8 +96,7 @@ class Claims:
         if thread is None or not batch.full or batch.may_kill:
             yield
             return
-        self._in_hand = batch
-        started = thread.start(self._claim_ahead)
+        started = thread.start(partial(self._claim_ahead, batch.keyed_ids))
         try:
             yield
         finally:
@@ -134,8 +132,7 @@ class Claims:
             self._thread.close()
 
     @untraced
-    def _claim_ahead(self) -> None:
-        in_hand = [] if self._in_hand is None else self._in_hand.keyed_ids
+    def _claim_ahead(self, in_hand: Sequence[int]) -> None:
         self.ahead = self._claim_batch(self._limit, adopt=False, in_hand=in_hand)
 
     def _claim_batch(self, limit: int, *, adopt: bool, in_hand: Sequence[int] = ()) -> Batch | None:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_outbox_steps.messages import ClaimedMessage
-
-    OpenRow = Callable[[ClaimedMessage, datetime, float], Message]
     from celery_outbox_steps.publishers.base import Publisher
     from celery_outbox_steps.relay.batch import Batch
     from celery_outbox_steps.relay.prefetch import Claims
+
+    OpenRow = Callable[[ClaimedMessage, datetime, float], Message]
 
 OUTAGE_DELAY = 1.0
 """Seconds until a row is due again after an outage. The breaker is what slows the relay down."""
