@@ -14,7 +14,7 @@ from celery_outbox_steps.errors import ConfigurationError, StoreError
 from celery_outbox_steps.events import EventOpener
 from celery_outbox_steps.observe.recorders import recorders_for
 from celery_outbox_steps.publishers import publisher_for
-from celery_outbox_steps.publishers.broker import Broker, header_prefix
+from celery_outbox_steps.publishers.broker import Broker
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.settings import RelayConfig, read
 
@@ -99,14 +99,13 @@ class Draining:
         self, destination: Destination, broker: Broker, deliveries: DeliveryStore
     ) -> Relay:
         config = RelayConfig.from_app(self._app).of(destination)
-        declare = config.declare if destination.declare is None else destination.declare
-        prefix = header_prefix(destination, broker.producer_pool.connections.connection)
+        opener = EventOpener(destination, broker.header_prefix, declare=config.declare)
         return Relay(
             self._app,
             deliveries.lane(destination.name),
-            publisher_for(broker, declare),
+            publisher_for(broker, config.declare),
             config,
             new_relay_id(),
             recorders=recorders_for(self._app, None, destination.name, broker),
-            open_row=EventOpener(destination, prefix, declare=declare).open,
+            open_row=opener.open,
         )

@@ -495,8 +495,9 @@ class RelayConfig:
 
     def of(self, destination: Destination) -> RelayConfig:
         """The configuration with the destination's own values."""
+        declare = self.declare if destination.declare is None else destination.declare
         try:
-            return replace(self, **destination.relay_options)
+            return replace(self, **destination.relay_options, declare=declare)
         except ConfigurationError as error:
             raise ConfigurationError(f"{destination.described}: {error}") from None
 

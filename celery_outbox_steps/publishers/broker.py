@@ -29,6 +29,7 @@ class Broker:
 
     def __init__(self, destination: Destination) -> None:
         self._connection = connection_for(destination)
+        self.header_prefix = header_prefix(destination, self._connection)
         self.producer_pool = self._new_pool()
 
     def close(self) -> None:

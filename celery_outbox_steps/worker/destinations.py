@@ -19,7 +19,6 @@ from celery_outbox_steps.fleet import REFRESH
 from celery_outbox_steps.observe.journal import Journal
 from celery_outbox_steps.observe.recorder import NO_RECORDERS, Recorders
 from celery_outbox_steps.publishers import Publisher, publisher_for
-from celery_outbox_steps.publishers.broker import Broker, header_prefix
 from celery_outbox_steps.relay.prefetch import PrefetchThread
 from celery_outbox_steps.relay.tick import Relay, new_relay_id
 from celery_outbox_steps.worker import forks
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.destinations import Destination
     from celery_outbox_steps.fleet import Pause
+    from celery_outbox_steps.publishers.broker import Broker
     from celery_outbox_steps.settings import RelayConfig
     from celery_outbox_steps.store import DeliveryStore, DestinationStore
 
@@ -58,22 +58,21 @@ class DestinationRelay(RelayThread):
         self.relay_id = new_relay_id()
         self.store = deliveries.lane(destination.name)
         own = config.of(destination)
-        declare = own.declare if destination.declare is None else destination.declare
         self._broker = broker
         journal = Journal(self.store.name, self.relay_id, recorders, destination.name)
         name = f"outbox-relay-{self.store.name}-{destination.name}"
         super().__init__(name, journal, own)
-        prefix = header_prefix(destination, self._broker.producer_pool.connections.connection)
+        opener = EventOpener(destination, broker.header_prefix, declare=own.declare)
         self._relay = Relay(
             app,
             self.store,
-            publisher_factory(self._broker, declare),
+            publisher_factory(broker, own.declare),
             own,
             self.relay_id,
             should_stop_sending=self._should_stop_sending,
             prefetch=PrefetchThread(),
             recorders=recorders,
-            open_row=EventOpener(destination, prefix, declare=declare).open,
+            open_row=opener.open,
         )
         self._at_work = threading.Event()
         self._woken = threading.Event()

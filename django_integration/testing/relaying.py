@@ -16,7 +16,7 @@ from celery_outbox_steps.errors import Nacked
 from celery_outbox_steps.events import EventOpener
 from celery_outbox_steps.messages import Published
 from celery_outbox_steps.observe.recorders import recorders_for
-from celery_outbox_steps.publishers.broker import Broker, header_prefix
+from celery_outbox_steps.publishers.broker import Broker
 from celery_outbox_steps.relay.tick import Relay
 from celery_outbox_steps.settings import RelayConfig, read
 from celery_outbox_steps.testing import RecordingPublisher
@@ -117,13 +117,13 @@ class FakeRelay:
     def _relay_for(self, destination: Destination, deliveries: DeliveryStore | None) -> Relay:
         assert deliveries is not None  # there are destinations  # noqa: S101
         broker = Broker(destination)
-        prefix = header_prefix(destination, broker.producer_pool.connections.connection)
+        opener = EventOpener(destination, broker.header_prefix, declare=False)
         return self._relay(
             deliveries.lane(destination.name),
             RelayConfig.from_app(self._app).of(destination),
             destination.name,
             recorders_for(self._app, None, destination.name, broker),
-            open_row=EventOpener(destination, prefix, declare=False).open,
+            open_row=opener.open,
         )
 
     def _relay(
