@@ -127,6 +127,7 @@ DRAIN_DESTINATION = click.option(
 PAUSED_DESTINATION = click.argument("destination", required=False, type=Parsed(destination_name))
 REASON = click.option("--reason", metavar="TEXT", help="Why, for everybody who looks.")
 IDS = click.argument("ids", nargs=-1, type=int)
+DEAD_IDS = click.argument("ids", nargs=-1, type=int, required=True)
 TASK_IDS = click.argument("task_ids", nargs=-1, required=True)
 TASK_NAME = click.option(
     "--task-name", metavar="NAME", help="Only dead letters of this task. * and ? are wildcards."

@@ -307,6 +307,27 @@ def replay(
 
 
 @outbox.command(cls=OutboxCommand)
+@arguments.DEAD_IDS
+@arguments.DATABASES
+@arguments.JSON
+@click.pass_context
+def discard(
+    ctx: click.Context, ids: tuple[int, ...], *, databases: tuple[str, ...], as_json: bool
+) -> None:
+    """Delete dead letters by their ids. What one of them held back, by its key, goes on."""
+    from celery_outbox_steps import operate
+    from celery_outbox_steps.store import DeadLetters
+
+    which = DeadLetters(ids)
+    missing = operate.without_dead_letter(ctx.obj.app, which, databases)
+    done = operate.discard(ctx.obj.app, which, databases)
+    output = Output(ctx, as_json=as_json)
+    output.print_result({"discarded": done}, f"{counted(done, 'dead letter')} discarded")
+    if missing:
+        click.echo(NOT_DEAD.format(", ".join(map(str, missing))), err=True)
+
+
+@outbox.command(cls=OutboxCommand)
 @arguments.PUBLISHED_OLDER_THAN
 @arguments.DEAD_OLDER_THAN
 @arguments.TASK_NAME

@@ -205,6 +205,22 @@ def without_dead_letter(app: Any, which: DeadLetters, databases: Collection[str]
     return sorted(wanted)
 
 
+def discard(app: Any, which: DeadLetters, databases: Collection[str] = ()) -> int:
+    """Delete the selected dead letters. Refuses ids that stand for letters of several databases."""
+    found = []
+    for store in load_stores(app, databases):
+        with closing_store(store):
+            found += [store.name] if store.count_dead_letters(which) else []
+    if len(found) > 1 and not databases:
+        raise OutboxError(
+            f"Dead letters with these ids are in several databases: {', '.join(found)}. Name one"
+            " with --database."
+        )
+    return _in_chunks(
+        app, lambda store: store.purge_dead_letters(which, CHUNK), no_progress, databases
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
     """What a purge deletes, beside expired entries of the inbox. None: nothing of that kind."""

@@ -87,6 +87,16 @@ def test_replay_and_purge_take_a_kind(app: Any, bury: Any, keep_failed: Any) -> 
     assert CeleryOutboxDeadLetter.objects.get().kind == "task"
 
 
+def test_discard_deletes_those_that_are_named_and_no_others(app: Any, bury: Any) -> None:
+    bury(3)
+    first, second, third = (each.pk for each in CeleryOutboxDeadLetter.objects.order_by("pk"))
+    done = celery(app, "discard", str(first), str(third), "999999")
+    assert done.stdout == "2 dead letters discarded\n"
+    assert "999999" in done.stderr
+    assert [each.pk for each in CeleryOutboxDeadLetter.objects.all()] == [second]
+    assert json.loads(manage("celery_outbox_discard", str(second), "--json")) == {"discarded": 1}
+
+
 def test_status_counts_failed_tasks(app: Any, bury: Any, keep_failed: Any) -> None:
     bury(1)
     keep_failed()

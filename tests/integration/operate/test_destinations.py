@@ -465,10 +465,21 @@ class TestTwoDatabases:
         ]
         assert left == [2, 0]
 
+    def test_ids_that_stand_for_dead_letters_of_both_are_not_discarded(self, app):
+        for alias in ("default", "orders"):
+            CeleryOutboxDeadLetter(pk=7, task_id="a", task_name="a").save(using=alias)
+        refused = celery(app, "discard", "7")
+        assert refused.exit_code == 1
+        assert "in several databases: default, orders. Name one" in refused.output
+        done = celery(app, "discard", "7", "--database", "orders").output
+        assert "1 dead letter discarded" in done
+        assert CeleryOutboxDeadLetter.objects.using("default").filter(pk=7).exists()
+        assert not CeleryOutboxDeadLetter.objects.using("orders").filter(pk=7).exists()
+
     @pytest.mark.parametrize(
         "command",
         [("status",), ("drain",), ("dead",), ("scheduled",), ("purge",), ("replay", "--all"),
-         ("pause",), ("resume",)],
+         ("discard", "1"), ("pause",), ("resume",)],
         ids=" ".join,
     )  # fmt: skip
     def test_a_database_without_an_outbox_is_refused(self, app, command):

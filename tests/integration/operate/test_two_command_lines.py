@@ -33,6 +33,7 @@ TWINS = {
     "drain": "celery_outbox_drain",
     "dead": "celery_outbox_dead",
     "replay": "celery_outbox_replay_dead_letter",
+    "discard": "celery_outbox_discard",
     "purge": "celery_outbox_purge",
 }
 RUNS = [
@@ -69,6 +70,8 @@ REFUSALS = [
     ("replay", "--since", "yesterday"),
     ("replay", "--all", "--limit", "0"),
     ("replay", "seven"),
+    ("discard",),
+    ("discard", "seven"),
     ("purge", "--dead-older-than", "soon"),
     ("status", "--format", "xml"),
     ("status", "--no-such-option"),
@@ -125,7 +128,7 @@ def test_twins_have_the_same_arguments_and_help(name: str) -> None:
 def test_twins_have_the_same_defaults(name: str) -> None:
     command, parser = command_of(name), ArgumentParser(add_help=False)
     command.add_arguments(parser)
-    needed = ["an-id" for param in outbox.commands[name].params if param.required]
+    needed = ["17" for param in outbox.commands[name].params if param.required]
     of_twin = outbox.commands[name].make_context(name, list(needed)).params
     given = vars(parser.parse_args(needed))
     of_twin = {
