@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from string import Formatter
 from typing import Any
@@ -83,10 +83,12 @@ def destinations(value: Any) -> dict[str, Destination]:
     """The parser of the setting. Raises `ConfigurationError`, which says what to change."""
     if not isinstance(value, Mapping):
         raise ValueError
-    return {
-        name: found if isinstance(found, Destination) else _destination(name, found)
-        for name, found in value.items()
+    found = {
+        name: options if isinstance(options, Destination) else _destination(name, options)
+        for name, options in value.items()
     }
+    _refuse_alike(found)
+    return found
 
 
 DESTINATIONS = Kind(
@@ -146,6 +148,18 @@ def _destination(name: Any, options: Any) -> Destination:
     return Destination(name, **own, relay_options=relay)
 
 
+def _refuse_alike(names: Iterable[str]) -> None:
+    """MySQL compares text without regard to case, and would mix their messages up."""
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            raise ConfigurationError(
+                f"{SETTING} has {other!r} and {name!r}. Some databases take them for the same name:"
+                " they must differ in more than upper and lower case."
+            )
+
+
 def _checked(name: str, option: Any, value: Any) -> Any:
     if option not in OPTIONS:
         near = difflib.get_close_matches(str(option), OPTIONS, 1, 0.5)
@@ -187,10 +201,10 @@ def _is_format(text: Any) -> bool:
 
 def _can_serialize(serializer: Any) -> bool:
     try:
-        dumps({}, serializer)
+        *_, body = dumps({}, serializer)
     except Exception:  # noqa: BLE001  each raises errors of its own
         return False
-    return True
+    return isinstance(body, (str, bytes))  # "raw" passes data on as it is
 
 
 def _error(name: str, what: str) -> ConfigurationError:

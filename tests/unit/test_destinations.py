@@ -110,6 +110,7 @@ def test_urls_to_try_in_turn() -> None:
         ({"events": {"url": URL, "queue": "q", "routing_key": "{key}"}}, 'or a "routing_key"'),
         ({"events": {"url": URL, "serializer": 1}}, "a serializer of kombu"),
         ({"events": {"url": URL, "serializer": "no-such"}}, "a serializer of kombu"),
+        ({"events": {"url": URL, "serializer": "raw"}}, "a serializer of kombu"),
         ({"events": {"url": URL, "header_prefix": 1}}, "header_prefix"),
         ({"events": {"url": URL, "mandatory": 1}}, BOOLEAN.words),
         ({"events": {"url": URL, "persistent": "yes"}}, BOOLEAN.words),
@@ -141,6 +142,12 @@ def test_a_mistake_is_named_and_nothing_secret_is_shown(value: Any, words: str) 
         assert "['events']" in text
     if isinstance(options, dict) and len(options) == 2:
         assert str(list(options)[-1]) in text
+
+
+def test_names_that_a_database_may_take_for_the_same_are_refused() -> None:
+    text = refusal({"lake": {"url": URL}, "events": {"url": URL}, "Events": {"url": URL}})
+    assert "CELERY_OUTBOX_DESTINATIONS has 'events' and 'Events'" in text
+    assert "hunter2" not in text
 
 
 @pytest.mark.parametrize(
