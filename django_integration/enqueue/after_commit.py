@@ -3,7 +3,7 @@
 One hook per `atomic()` block, however many calls it makes in a row. If the block is rolled back,
 Django drops the hook as the database drops the rows. Django does not notice a rollback to a
 savepoint that the caller created with SQL: the hook stays, and if the NOTIFY was rolled back, the
-relay finds later rows by polling. `Enqueuer` creates the hooks and does the work after the commit.
+relay finds later rows by polling. `writer.py` creates the hooks and does the work after the commit.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class AfterCommit:
         """The destinations for whose relays a NOTIFY was sent."""
         self.registered = self.ran = False
         self.began = time.monotonic()
-        self.first_due = float("inf")
-        """When the first of the rows is due, by this machine's monotonic clock."""
+        self.first_due = self.first_due_of_events = float("inf")
+        """When the first of the rows is due, by this machine's monotonic clock: of those for the
+        app's own broker, and of those for destinations. Infinite: there are none."""
         self.__qualname__ = "celery_outbox"  # Django logs it if `run` fails
 
     def add(self, rows: list[Row], *, notified: bool, due_in: float) -> None:
+        """Rows of one table were written; none, if calls were dropped for one that waits."""
         for row in rows:
             if row.destination is None:
                 self.names[row.task_name] += 1
@@ -54,7 +56,11 @@ class AfterCommit:
                 self.events.setdefault(row.destination, Counter())[row.task_name] += 1
             self.task_ids.append(row.task_id)
         self.notified = self.notified or notified
-        self.first_due = min(self.first_due, time.monotonic() + due_in)
+        due_at = time.monotonic() + due_in
+        if rows and rows[0].destination is not None:
+            self.first_due_of_events = min(self.first_due_of_events, due_at)
+        else:
+            self.first_due = min(self.first_due, due_at)
         if not self.registered and _has_hooks(self.connection):
             self.registered = True
             self.connection.on_commit(self, robust=True)

@@ -159,7 +159,7 @@ class Writer:
     def _committed(self, hook: AfterCommit) -> None:
         if hook.events:
             self._committed_deliveries(hook)
-            if not (hook.names or hook.notified):
+            if hook.first_due == float("inf"):
                 return
         alias = hook.connection.alias
         if hook.first_due - time.monotonic() <= self.settings.soon:
@@ -173,7 +173,7 @@ class Writer:
     def _committed_deliveries(self, hook: AfterCommit) -> None:
         """The same for the messages for destinations."""
         alias, now = hook.connection.alias, time.monotonic()
-        if hook.first_due - now <= self.settings.soon:
+        if hook.first_due_of_events - now <= self.settings.soon:
             late = [
                 each
                 for each in hook.events

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,13 +21,14 @@ from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext, override_settings
 from kombu.serialization import loads
 
+from celery_outbox_steps import wakeups
 from celery_outbox_steps.errors import OutboxError
 from django_integration.enqueue.enqueuer import TransactionRequired
 from django_integration.models import CeleryOutbox, CeleryOutboxDelivery
 from django_integration.signals import outbox_message_created
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 VENDORS = [
     pytest.param("postgresql", marks=pytest.mark.postgresql),
@@ -215,6 +217,48 @@ def test_tasks_and_events_of_a_bulk_are_one_insert_each(database: str, app: Any)
     assert len(inserts) == 2
     assert [row.args for row in stored()] == [str(n) for n in range(20) for _ in range(2)]
     assert CeleryOutbox.objects.count() == 20
+
+
+@pytest.mark.usefixtures("sqlite")
+@pytest.mark.parametrize(
+    ("countdown", "delay", "wanted"),
+    [(0, 0, ["tasks", "events"]), (3600, 0, ["tasks"]), (0, 3600, ["events"])],
+    ids=["both", "tasks", "events"],
+)
+def test_a_commit_wakes_the_relays_of_what_is_due(
+    app: Any, countdown: int, delay: int, wanted: list[str]
+) -> None:
+    with _woken() as found, transaction.atomic():
+        app.tasks["enqueue.add"].apply_async((1,), countdown=delay)
+        app.outbox.publish("order.paid", to="events", countdown=countdown)
+    assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.usefixtures("sqlite")
+def test_a_call_that_is_dropped_for_one_that_waits_wakes_its_relay_beside_an_event(
+    app: Any,
+) -> None:
+    add = app.tasks["enqueue.add"]
+    add.apply_async((1,), outbox_key="one")
+    with _woken() as found, transaction.atomic():
+        add.apply_async((1,), outbox_key="one")
+        app.outbox.publish("order.paid", to="events")
+    assert sorted(found) == ["events", "tasks"]
+
+
+@contextmanager
+def _woken() -> Iterator[list[str]]:
+    """Whose relays in this process are woken: those for the app's own broker, or the others."""
+    found: list[str] = []
+    names = {"default": "tasks", wakeups.for_destinations("default"): "events"}
+    wakes = {name: partial(found.append, whose) for name, whose in names.items()}
+    for name, wake in wakes.items():
+        wakeups.register(name, wake)
+    try:
+        yield found
+    finally:
+        for name, wake in wakes.items():
+            wakeups.unregister(name, wake)
 
 
 def test_each_row_of_a_bulk_has_its_own_time_key_and_bytes(database: str, app: Any) -> None:
