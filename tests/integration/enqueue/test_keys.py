@@ -617,7 +617,6 @@ class TestConcurrently:
     def test_a_row_that_is_kept_wakes_the_relay_after_the_commit(self, postgresql, app, call):
         """A claim may have skipped it, because the caller had locked it."""
         call(1)
-        app.outbox._notified.clear()
         with closing(DjangoStore("default")) as store:
             store.check()
             store.listen()
