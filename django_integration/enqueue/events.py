@@ -30,6 +30,7 @@ from django_integration.schema import Row
 
 if TYPE_CHECKING:
     from celery_outbox_steps.destinations import Destination
+    from celery_outbox_steps.envelope import Sealed
     from django_integration.enqueue.settings import EnqueueSettings
     from django_integration.schema import When
 
@@ -93,7 +94,7 @@ def destinations_of(to: Any, settings: EnqueueSettings) -> list[Destination]:
 
 
 def rows_of(event: Event, to: Iterable[Destination], app: Any) -> list[Row]:
-    """One row for each destination."""
+    """One row for each destination. The data is serialized once for each serializer."""
     settings: EnqueueSettings = app.outbox.settings
     headers = {**settings.recorders.trace_headers(), **event.headers}
     if settings.lineage:
@@ -102,15 +103,21 @@ def rows_of(event: Event, to: Iterable[Destination], app: Any) -> list[Row]:
     redacted = _redacted(event, settings)
     source = settings.event_source or f"/{app.main or 'celery'}"
     time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    sealed: dict[str, Sealed] = {}
     rows = []
     for destination in to:
         _check_for(destination, event, headers)
-        body, content_type = serialized(event, destination)
-        sealed = seal_event(
-            body, content_type, source=source, time=time, key=event.key, headers=headers
-        )
+        serializer = destination.serializer
+        if serializer not in sealed:
+            sealed[serializer] = seal_event(
+                *serialized(event, destination),
+                source=source,
+                time=time,
+                key=event.key,
+                headers=headers,
+            )
         order_key = None if event.key is None else stored_key(event.key, destination.name)
-        row = Row(event.id, event.name, *sealed, *redacted, *context)
+        row = Row(event.id, event.name, *sealed[serializer], *redacted, *context)
         rows.append(
             row._replace(
                 when=event.when,
