@@ -66,8 +66,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """An outbox, or a destination, that somebody has paused: no relay of the fleet publishes from
-    it until it is resumed."""
+    """An outbox, or a destination, is paused: no relay of the fleet publishes its messages until
+    it is resumed."""
 
     reason: str
     paused_by: str

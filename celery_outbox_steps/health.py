@@ -50,7 +50,8 @@ class Verdict:
     """What to tell people and probes."""
 
     condition: str
-    """healthy, late, paused, broker away, failing, no relay or none at work."""
+    """healthy, late, paused, broker away, failing, no relay or none at work; of a destination also
+    held back or not configured."""
     text: str
 
     @property

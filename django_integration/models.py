@@ -31,7 +31,7 @@ __all__ = [
 
 
 class StoredMessage(models.Model):
-    """The columns that both tables share: the message, and the context it was sent in."""
+    """What rows and dead letters share: the message, and the context that it was sent in."""
 
     task_id = models.CharField(max_length=255)
     task_name = models.CharField(max_length=255)
@@ -74,7 +74,7 @@ class CeleryOutboxQuerySet(models.QuerySet[Waiting]):
     """The states of a row, by the database's clock."""
 
     def pending(self) -> CeleryOutboxQuerySet[Waiting]:
-        """Not published yet: waiting, scheduled, in flight or backing off."""
+        """Not published yet: waiting, scheduled, in flight, backing off or held back."""
         return self.filter(schema.PENDING.q)
 
     def due(self) -> CeleryOutboxQuerySet[Waiting]:
@@ -107,7 +107,7 @@ class CeleryOutboxQuerySet(models.QuerySet[Waiting]):
 
 
 class WaitingMessage(StoredMessage):
-    """What both tables of messages that wait have besides: when, who holds it, what went wrong."""
+    """What both tables of waiting messages have besides: when, which relay has it, its error."""
 
     due_at = models.DateTimeField(null=True, default=DatabaseNow)
     updated_at = models.DateTimeField(null=True)
@@ -264,9 +264,9 @@ class CeleryOutboxRate(models.Model):
 
 
 class CeleryOutboxPause(models.Model):
-    """The outbox of this database is paused while this row exists, or a destination of this name.
+    """While this row exists, the destination of its name is paused in this database.
 
-    The empty name means all.
+    The empty name pauses the whole outbox.
     """
 
     name = models.CharField(max_length=255, primary_key=True)

@@ -246,7 +246,7 @@ DUE_TIME_AHEAD = State(
 NEVER_ATTEMPTED = State("updated_at IS NULL", Q(updated_at__isnull=True))
 
 PENDING = State("due_at IS NOT NULL", Q(due_at__isnull=False))
-"""Not published yet: waiting, scheduled, in flight or backing off."""
+"""Not published yet: waiting, scheduled, in flight, backing off or held back."""
 PUBLISHED = State("due_at IS NULL", Q(due_at__isnull=True))
 """Published, and kept for the retention time."""
 DUE = DUE_TIME_REACHED & UNLEASED

@@ -1,4 +1,4 @@
-"""The gauges of one relay and of those for destinations, read when somebody asks.
+"""The gauges of one relay and of those for destinations, read when a sink asks for them.
 
 The gauges of the table exist only while this relay is at work and has a sample that is not out of
 date; those of the relay itself exist from its start to its end, also without broker and database.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NAMESPACE = 0x6F75_7462
 """The first number of our advisory locks in PostgreSQL; the second one is the key's."""
 LOCKS = 1024
-"""So many advisory locks share all keys: a server has memory for a few thousand locks in all."""
+"""The number of advisory locks that all keys share: a server has memory for a few thousand."""
 ROWS = 16_384
 """Of the table of locks in MySQL and MariaDB. Two keys may share one."""
 LOCK_NUMBERS = "SELECT pg_advisory_xact_lock(%s, number) FROM unnest(%s::int[]) AS number"

@@ -62,7 +62,7 @@ class Form(NamedTuple):
     keyed: bool
     """The rows have an `outbox_key`."""
     soon: float | None
-    """None: no row is held. Otherwise relays are woken for those due within so many seconds."""
+    """None: no row is held. Otherwise relays are woken for those due within this many seconds."""
     notify: bool
 
     @property

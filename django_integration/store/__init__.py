@@ -1,7 +1,8 @@
 """The Store on Django's databases: PostgreSQL, MySQL 8, MariaDB and SQLite.
 
 `stores(app)` is what `app.conf.outbox_store` names: one Store per database that holds an outbox.
-`base.py` keeps the contract; `postgresql.py`, `mysql.py` and `sqlite.py` hold what differs;
+`base.py` keeps the contract, for the app's own broker, and `deliveries.py` for destinations; both
+claim and settle in `lane.py`. `postgresql.py`, `mysql.py` and `sqlite.py` hold what differs;
 `session.py` owns the connection and `listen.py` the wake-ups.
 """
 

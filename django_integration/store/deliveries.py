@@ -110,7 +110,7 @@ class Deliveries:
 
 
 class DestinationStore(LaneStore):
-    """The rows of one destination. A `celery_outbox_steps.store.LaneStore`."""
+    """The rows of one destination. A `celery_outbox_steps.store.DestinationStore`."""
 
     def __init__(
         self, session: SharedSession, dialect: Dialect, destination: str, *, keep: bool

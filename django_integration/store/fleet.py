@@ -1,4 +1,4 @@
-"""The tables of the fleet: one row for each member, and one while the outbox is paused.
+"""The tables of the fleet: one row for each member, and one for each pause.
 
 The rules of a check-in are in `celery_outbox_steps.places`; here are its statements. Each one is a
 transaction of its own, and the unique column `slot` decides between members that come at the same
@@ -53,7 +53,7 @@ WIDTH = 255
 
 
 class FleetTables:
-    """The members and the pause, on one session. A `celery_outbox_steps.places.MemberTable`."""
+    """The members and the pauses, on one session. A `celery_outbox_steps.places.MemberTable`."""
 
     def __init__(self, session: Session, dialect: Dialect) -> None:
         self._session = session
@@ -76,7 +76,7 @@ class FleetTables:
         return [worker for (worker,) in rows]
 
     def read(self) -> Fleet:
-        """Every member, by slot and name, and the pause."""
+        """Every member, by slot and name, and the pauses."""
         rows = self._session.rows(
             f"SELECT relay_id, {', '.join(COLUMNS)}, slot, -({self._until('started_at')}),"
             f" -({self._until('seen_at')}), {_flag(self._alive())} FROM {RELAY}"

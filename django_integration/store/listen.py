@@ -90,7 +90,7 @@ class Listener:
         self._is_logged = False
 
     def begin(self, session: Session, *, pooled: bool) -> None:
-        """Called before the first claim on a connection."""
+        """Called once for each connection that is to listen."""
         reason = POOLED if pooled else self._listen(session)
         if reason:
             self._log_unavailable(session.alias, reason)

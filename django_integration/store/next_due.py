@@ -2,7 +2,7 @@
 
 A relay that finds nothing looks at most once per `LOOK_AHEAD` at the due time of the next row, and
 waits no longer than until then. It looks again when that time has come, and when it was told about
-a row that is due before the next look. `DjangoStore` asks the database.
+a row that is due before the next look. `lane.py` asks the database.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from django_integration.store.writes import Writes
 
 FEW = 8
-"""Of so many keys several messages each become due, which one claim can take together."""
+"""Up to this number of keys, several messages of each become due, for one claim to take."""
 AT_ONCE = 500
 """Messages that become due together then, of all these keys."""
 LOOK_AFTER_EVERY = 5.0

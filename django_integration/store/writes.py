@@ -1,8 +1,8 @@
 """Every write of a relay, and the fence around it: only rows that the relay holds are changed.
 
 A message that the broker has is settled even if its claim was lost (in a crash of the server) or
-released, but never while another relay holds it. Equal outcomes share a statement. `DjangoStore`
-calls it after each batch; `signals.py` reports the outcomes afterwards.
+released, but never while another relay holds it. Equal outcomes share a statement. `lane.py` calls
+it after each batch; `signals.py` reports the outcomes afterwards.
 """
 
 # ruff: noqa: S608  SQL text is joined from our own names; values are always parameters
