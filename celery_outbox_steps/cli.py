@@ -164,11 +164,11 @@ def pause(
 
     app = ctx.obj.app
     operate.pause(app, reason or NO_REASON, remote.caller(), destination or "", databases)
-    what = f"Destination {destination}" if destination else "The outbox"
-    resume = f"celery -A proj outbox resume{f' {destination}' if destination else ''}"
+    what, which = _paused_part(destination, databases)
     told = _told(remote.tell_relays(app))
     Output(ctx).print_line(
-        f"{what} is paused. Its messages wait in the table until: {resume}\n{told}"
+        f"{what} is paused. Its messages wait in the table until: celery -A proj outbox resume"
+        f"{which}\n{told}"
     )
 
 
@@ -182,7 +182,7 @@ def resume(ctx: click.Context, destination: str | None, databases: tuple[str, ..
 
     app, output = ctx.obj.app, Output(ctx)
     was_paused = operate.resume(app, destination or "", databases)
-    what = f"Destination {destination}" if destination else "The outbox"
+    what, _ = _paused_part(destination, databases)
     told = _told(remote.tell_relays(app, remote.PAUSE if destination else remote.RESUME))
     output.print_line(f"{what} {'is resumed' if was_paused else 'was not paused'}. {told}")
     for line in paused_lines(operate.paused_destinations(app, databases)):
@@ -414,6 +414,14 @@ def _print_drained(output: Output, result: BatchResult) -> None:
         f"{result.published} published, {result.retried} to be tried again, "
         f"{counted(result.dead, 'dead letter')}{expired}",
     )
+
+
+def _paused_part(destination: str | None, databases: tuple[str, ...]) -> tuple[str, str]:
+    """What a pause is for: in words, and as arguments of the command that ends it."""
+    what = f"Destination {destination}" if destination else "The outbox"
+    where = f" in {', '.join(databases)}" if databases else ""
+    which = [*([destination] if destination else []), *(f"--database {each}" for each in databases)]
+    return f"{what}{where}", "".join(f" {each}" for each in which)
 
 
 def _told(why_not: str) -> str:

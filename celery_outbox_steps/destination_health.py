@@ -69,7 +69,7 @@ def told_about(name: str, fleet: Fleet) -> list[Told]:
 def judge_destination(
     name: str, stats: Stats, fleet: Fleet, max_age: float = MAX_AGE, *, configured: bool = True
 ) -> Verdict:
-    """The verdict on one destination. `configured`: by the settings of whoever asks."""
+    """The verdict on one destination. `configured`: by the settings of the process that asks."""
     told = told_about(name, fleet)
     trouble = _trouble(name, stats, fleet, told) if configured else _not_configured(stats)
     if stats.oldest_due_seconds > max_age:
@@ -101,11 +101,13 @@ def _held_back(name: str, stats: Stats) -> Verdict | None:
     """Messages wait for an earlier one of their key, which perhaps no relay will send."""
     if not (stats.held_back and stats.dead_letters):
         return None
+    which, these = f"one of {stats.dead_letters:,} dead letters", "these"
+    if stats.dead_letters == 1:
+        which, these = "the dead letter", "it"
     return Verdict(
         "held back",
-        f"{_messages(stats.held_back)} for an earlier one of the same key, perhaps for one of"
-        f" {counted(stats.dead_letters, 'dead letter')}; replay or purge these:"
-        f" celery -A proj outbox dead --destination {name}",
+        f"{_messages(stats.held_back)} for an earlier one of the same key, perhaps for {which};"
+        f" replay or purge {these}: celery -A proj outbox dead --destination {name}",
     )
 
 
@@ -192,7 +194,7 @@ def _rate(told: Sequence[Told]) -> float:
 
 def _error(told: Sequence[Told], state: str) -> str:
     found = (each.last_error for each in told if each.state == state)
-    return next((f": {line}" for line in found if line), "")
+    return next((f": {line.rstrip('.')}" for line in found if line), "")
 
 
 def _alive(fleet: Fleet) -> list[SeenMember]:

@@ -71,11 +71,19 @@ class Journal:
         self._event("celery_outbox_relay_paused", reason, reason=reason)
 
     def outbox_paused(self, pause: Pause) -> None:
-        by, reason = pause.paused_by, pause.reason
-        self._event("celery_outbox_paused", by, reason, paused_by=by, reason=reason)
+        """The outbox, or in the journal of a destination only that, is paused for every relay."""
+        by, reason, to = pause.paused_by, pause.reason, self._destination
+        fields = {"paused_by": by, "reason": reason}
+        if to is None:
+            self._event("celery_outbox_paused", by, reason, **fields)
+        else:
+            self._event("celery_outbox_destination_paused", to, by, reason, **fields)
 
     def outbox_resumed(self) -> None:
-        self._event("celery_outbox_resumed")
+        if self._destination is None:
+            self._event("celery_outbox_resumed")
+        else:
+            self._event("celery_outbox_destination_resumed", self._destination)
 
     def resumed(self) -> None:
         self._event("celery_outbox_relay_resumed")

@@ -88,6 +88,19 @@ RELAY_EVENTS = {
         "`celery control outbox_resume` for the whole outbox.",
         RELAY,
     ),
+    "celery_outbox_destination_paused": Event(
+        WARNING,
+        "%s: by %s; its rows wait until it is resumed: %s",
+        "`celery outbox pause` with the name of a destination. Its rows wait until `celery outbox "
+        "resume` with its name, also when workers are restarted; nothing else is affected.",
+        (*RELAY, "destination", "paused_by", "reason"),
+    ),
+    "celery_outbox_destination_resumed": Event(
+        WARNING,
+        "%s: its rows are published again",
+        "`celery outbox resume` with the name of a destination.",
+        (*RELAY, "destination"),
+    ),
     "celery_outbox_rates_changed": Event(
         INFO,
         "%s messages waited for turns by other rates, and get new ones",
@@ -107,33 +120,33 @@ RELAY_EVENTS = {
         logger=ERROR_LOGGER,
     ),
     "celery_outbox_relay_recovered": Event(
-        INFO,
+        WARNING,
         "relaying again",
         "The relay works again after an error. `failures` is the number of failures in a row.",
         (*RELAY, "failures"),
     ),
     "celery_outbox_broker_unavailable": Event(
         WARNING,
-        "%s; rows wait, no retry is spent",
+        "%s; rows wait until it is back, no retry is spent",
         "The broker is down or does not confirm. `rows` rows wait, and no retry is spent. Logged "
         "once per outage.",
         (*RELAY, "rows"),
     ),
     "celery_outbox_broker_recovered": Event(
-        INFO,
+        WARNING,
         "publishing again",
         "The first message after an outage was published.",
         RELAY,
     ),
     "celery_outbox_destination_unavailable": Event(
         WARNING,
-        "%s: %s; its rows wait, no retry is spent",
+        "%s: %s; its rows wait until it is back, no retry is spent",
         "The broker of a destination is down or does not confirm. Its `rows` rows wait, and no "
         "retry is spent; nothing else is affected. Logged once per outage.",
         (*RELAY, "destination", "rows"),
     ),
     "celery_outbox_destination_recovered": Event(
-        INFO,
+        WARNING,
         "%s: publishing again",
         "The first message to a destination after an outage was published.",
         (*RELAY, "destination"),

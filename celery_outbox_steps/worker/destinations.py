@@ -78,6 +78,7 @@ class DestinationRelay(RelayThread):
         self._woken = threading.Event()
         self._is_idle = True
         self.pause: Pause | None = None
+        self._noted_pause: Pause | None = None
 
     # -- called from other threads -----------------------------------------------------------------
 
@@ -97,6 +98,14 @@ class DestinationRelay(RelayThread):
         before, self.pause = self.pause, pause
         if (before is None) != (pause is None):
             self._wake()
+
+    def note_pause(self, pause: Pause | None) -> None:
+        """Log when this destination is paused by its name, and when that ends."""
+        before, self._noted_pause = self._noted_pause, pause
+        if pause is not None and before is None:
+            self.journal.outbox_paused(pause)
+        elif pause is None and before is not None:
+            self.journal.outbox_resumed()
 
     def rows_stored(self) -> None:
         """Rows for this destination may be due. A pause after an error is not cut short."""
@@ -297,7 +306,9 @@ class DestinationGroup(LoopThread):
             pauses = self._recorders.run_untraced(self._deliveries.pauses)
         everywhere = self._own_pause or pauses.get("")
         for relay in self.relays:
-            relay.set_pause(everywhere or pauses.get(relay.destination))
+            pause = pauses.get(relay.destination)
+            relay.set_pause(everywhere or pause)
+            relay.note_pause(pause)
 
     def _failed(self, error: BaseException) -> None:  # noqa: ARG002  whatever it is
         self._look_at_pauses_at = float("-inf")

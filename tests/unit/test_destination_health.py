@@ -169,7 +169,16 @@ CASES: dict[str, tuple[Stats, Fleet, tuple[str, str]]] = {
         Fleet((AT_WORK,)),
         (
             "warning",
-            "41 messages wait for an earlier one of the same key, perhaps for one of 1 dead letter;"
+            "41 messages wait for an earlier one of the same key, perhaps for the dead letter;"
+            " replay or purge it: celery -A proj outbox dead --destination partner",
+        ),
+    ),
+    "held back by one of several dead letters": (
+        numbers(held_back=1, dead_letters=2),
+        Fleet((AT_WORK,)),
+        (
+            "warning",
+            "1 message waits for an earlier one of the same key, perhaps for one of 2 dead letters;"
             " replay or purge these: celery -A proj outbox dead --destination partner",
         ),
     ),

@@ -498,8 +498,8 @@ def test_an_idle_one_claims_once_per_idle_time(bench: Bench) -> None:
     bench.stop(0)
 
 
-def test_pauses_are_looked_at_every_few_seconds(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+def test_pauses_are_looked_at_every_few_seconds_and_logged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "REFRESH", 0.05)
     monkeypatch.setattr(module, "LIVENESS_INTERVAL", 0.05)
@@ -508,3 +508,10 @@ def test_pauses_are_looked_at_every_few_seconds(
     wait_for(lambda: bench.a.state == "paused")
     bench.store.resume("a")
     wait_for(lambda: bench.a.state == "relaying")
+    wait_for(lambda: "celery_outbox_destination_resumed" in caplog.text)
+    assert [each.getMessage() for each in caplog.records if "paused" in each.getMessage()] == [
+        "celery_outbox_destination_paused: a: by me; its rows wait until it is resumed: maintenance"
+    ]
+    bench.store.pause("maintenance", "me")
+    wait_for(lambda: bench.a.state == "paused")
+    assert caplog.text.count("celery_outbox_destination_paused") == 1

@@ -144,7 +144,7 @@ class TestStatus:
         assert "0 published" in celery(app, "drain", "--destination", "events").output
         said = verdicts(app)["events"]
         assert said.startswith(
-            "2 messages wait for an earlier one of the same key, perhaps for one"
+            "2 messages wait for an earlier one of the same key, perhaps for the dead letter;"
         )
         assert "of 1 dead letter; replay or purge these: celery -A proj outbox dead" in said
         celery(app, "replay", "--destination", "events")
@@ -443,7 +443,9 @@ class TestTwoDatabases:
         assert received(app, "events") == [0, 1, 0, 1]
 
     def test_a_destination_is_paused_in_both_or_in_one(self, app):
-        celery(app, "pause", "events", "--database", "orders")
+        said = celery(app, "pause", "events", "--database", "orders").output
+        assert "Destination events in orders is paused." in said
+        assert "outbox resume events --database orders\n" in said
         assert pauses("default", "orders") == [set(), {"events"}]
         celery(app, "pause", "events")
         assert pauses("default", "orders") == [{"events"}, {"events"}]
