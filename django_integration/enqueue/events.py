@@ -64,7 +64,7 @@ def event_of(
     """Check what does not depend on a destination. Raises `OutboxError`, which says what to do."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not _is_plain(name):
         raise OutboxError(
-            f"The name of an event is a text of at most {LONGEST_NAME} visible ASCII characters,"
+            f"The name of an event is a text of at most {LONGEST_NAME} printable ASCII characters,"
             f" such as order.paid, and not {name!r}."
         )
     if key is not None and (not isinstance(key, str) or not key or not key.isprintable()):
