@@ -6,19 +6,22 @@ may not have loaded the app. What can't be read counts as not set, and a system 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.settings import BY_NAME, read
 from django_integration.conf import celery_app, django_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery_outbox_steps.destinations import Destination
     from celery_outbox_steps.rates import Rate
 
 
-def configuration() -> dict[str, Any]:
-    """Everything that is set. Raises whatever the import of the project's app does."""
-    return {**django_settings(), **celery_app().conf}
+def configuration() -> Mapping[str, Any]:
+    """What is set, looked up by name. Raises whatever the import of the project's app does."""
+    return ChainMap(celery_app().conf, django_settings())
 
 
 def destinations() -> dict[str, Destination]:

@@ -44,6 +44,41 @@ def test_browser() -> None:
     run_cases(["browser.py"], "postgresql")
 
 
+def test_settings_that_no_module_holds_are_read() -> None:
+    """As of a project in one file: Celery can't list such settings, only look them up."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_FILE], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "['events']\n", done.stderr[-2000:]
+
+
+ONE_FILE = """
+import django
+from django.conf import settings
+
+settings.configure(
+    SECRET_KEY="x",
+    INSTALLED_APPS=[
+        "django.contrib.contenttypes", "django.contrib.auth", "django.contrib.admin",
+        "django.contrib.messages", "django_integration",
+    ],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    CELERY_OUTBOX_DESTINATIONS={"events": {"url": "redis://127.0.0.1:1"}},
+)
+
+from django_integration import OutboxCelery
+
+app = OutboxCelery("one")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.set_default()
+django.setup()
+
+from django_integration.admin import configuration
+
+print(list(configuration.destinations()))
+"""
+
+
 def run_cases(names: list[str], vendor: str) -> None:
     """Run files of cases in one process; what it printed is the failure's text."""
     __tracebackhide__ = True
