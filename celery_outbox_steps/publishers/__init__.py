@@ -1,7 +1,8 @@
 """Publishers send batches of messages to the broker and report the result of each message.
 
-`publisher_for(app)` picks the one for the app's broker; `base.Publisher` is their contract. They
-borrow producers from `app.producer_pool` and open no connections of their own.
+`publisher_for(app)` picks the one for the app's broker, or for that of a destination (`broker.py`);
+`base.Publisher` is their contract. They borrow producers from `app.producer_pool` and open no
+connections of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Producers are borrowed from the app's own pool, for one batch and no longer.
+"""Producers are borrowed from the pool of the app or a destination, for one batch and no longer.
 
 There is one attempt to connect per configured broker, within the batch's deadline. A connection
 that failed is closed before it is returned, so that the next user reconnects. A forked child closes
