@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
     from celery_outbox_steps.destinations import Destination
     from celery_outbox_steps.messages import BatchResult
-    from celery_outbox_steps.store import DeliveryStore, Store
+    from celery_outbox_steps.store import DeliveryStore, DestinationStore, Store
 
 NOT_AVAILABLE = "{} is not available: {}"
+SOON = 0.01
+"""Seconds. A row that is due within this time is waited for."""
 
 
 class Draining:
@@ -73,14 +75,17 @@ class Draining:
             self.problems.append(str(error))
             return
         try:
-            relay = self._relay_for(destination, broker, deliveries)
-            yield from self._drained(relay, f"Destination {destination.name!r}")
+            lane = deliveries.lane(destination.name)
+            relay = self._relay_for(destination, broker, lane)
+            yield from self._drained(relay, f"Destination {destination.name!r}", lane)
         finally:
             broker.close()
 
-    def _drained(self, relay: Relay, what: str) -> Iterator[BatchResult]:
+    def _drained(
+        self, relay: Relay, what: str, lane: DestinationStore | None = None
+    ) -> Iterator[BatchResult]:
         try:
-            while (result := relay.run_once()).claimed:
+            while (result := relay.run_once()).claimed or (lane and _has_more(lane)):
                 yield result
                 if result.outage:
                     self.problems.append(NOT_AVAILABLE.format(what, result.outage))
@@ -95,17 +100,21 @@ class Draining:
         publisher, recorders = publisher_for(self._app, config.declare), recorders_for(self._app)
         return Relay(self._app, self._store, publisher, config, new_relay_id(), recorders=recorders)
 
-    def _relay_for(
-        self, destination: Destination, broker: Broker, deliveries: DeliveryStore
-    ) -> Relay:
+    def _relay_for(self, destination: Destination, broker: Broker, lane: DestinationStore) -> Relay:
         config = RelayConfig.from_app(self._app).of(destination)
         opener = EventOpener(destination, broker.header_prefix, declare=config.declare)
         return Relay(
             self._app,
-            deliveries.lane(destination.name),
+            lane,
             publisher_for(broker, config.declare),
             config,
             new_relay_id(),
             recorders=recorders_for(self._app, None, destination.name, broker),
             open_row=opener.open,
         )
+
+
+def _has_more(lane: DestinationStore) -> bool:
+    """Whether more rows may be due, although a claim returned none: it had found only messages that
+    have to wait for others of their key."""
+    return lane.seconds_to_wait(SOON) < SOON

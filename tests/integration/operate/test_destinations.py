@@ -215,6 +215,16 @@ class TestDrain:
         assert (received(app, "events"), received(app, "lake")) == ([0, 1, 2], [0, 1, 2])
         assert (queued(app), CeleryOutboxDelivery.objects.count()) == (1, 0)
 
+    def test_what_is_behind_many_messages_that_have_to_wait_is_drained(self, app):
+        events = {**app.conf.outbox_destinations["events"], "batch_size": 1}
+        app.conf.outbox_destinations = {**app.conf.outbox_destinations, "events": events}
+        publish(app, "events", key="order:7")
+        kill("events")
+        publish(app, "events", key="order:7", count=30)
+        publish(app, "events")
+        assert "1 published" in celery(app, "drain", "--destination", "events").output
+        assert CeleryOutboxDelivery.objects.held_back().count() == 30
+
     def test_one_destination_alone(self, app):
         app.send_task("operate.task")
         publish(app, "events", "lake")
