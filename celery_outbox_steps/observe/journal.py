@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 RATE_WINDOW = 60.0
 REPORT_AGAIN_AFTER = 600.0
 """Seconds after which an error that recurs is reported as a new one."""
+HOLDS_ITS_KEY = ", and later messages of its key wait until it is replayed or purged"
 
 
 class Journal:
@@ -205,12 +206,13 @@ class Journal:
             "retries": _attempts(outcome),
             "error": outcome.error,
         }
-        args = (message.task_name, self._named(message), outcome.error)
+        which = (message.task_name, self._named(message))
         with self._recorders.about(message):
             if isinstance(outcome, Dead):
-                self._event("celery_outbox_dead_letter", *args, **fields)
+                holds = HOLDS_ITS_KEY if message.order_key else ""
+                self._event("celery_outbox_dead_letter", *which, holds, outcome.error, **fields)
             else:
-                delay = outcome.delay
+                args, delay = (*which, outcome.error), outcome.delay
                 self._event("celery_outbox_publish_failed", *args, delay, delay=delay, **fields)
 
     def _note_expired(self, message: ClaimedMessage) -> None:

@@ -159,9 +159,10 @@ RELAY_EVENTS = {
     ),
     "celery_outbox_dead_letter": Event(
         ERROR,
-        "%s[%s] is a dead letter now: %s",
+        "%s[%s] is a dead letter now%s: %s",
         "This message can never be published, or has failed `max_retries` times. It stays in the "
-        "dead letters until it is replayed or purged.",
+        "dead letters until it is replayed or purged. If it has a key, the line says that later "
+        "messages of its key wait for that.",
         MESSAGE,
     ),
     "celery_outbox_expired": Event(
