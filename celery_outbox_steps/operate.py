@@ -361,7 +361,7 @@ def _sum_of(app: Any, count: Callable[[OperatorStore], int], databases: Collecti
 
 def _listed(
     app: Any,
-    read: Callable[[OperatorStore], Sequence[ScheduledCall | DeadLetter]],
+    rows_of: Callable[[OperatorStore], Sequence[ScheduledCall | DeadLetter]],
     limit: int,
     databases: Collection[str],
 ) -> tuple[list[dict[str, Any]], bool]:
@@ -369,7 +369,7 @@ def _listed(
     found = []
     for store in load_stores(app, databases):
         with closing_store(store):
-            found += [{"database": store.name, **asdict(each)} for each in read(store)]
+            found += [{"database": store.name, **asdict(each)} for each in rows_of(store)]
     found.sort(key=lambda each: each["seconds"])
     return found[:limit], len(found) > limit
 
