@@ -107,7 +107,7 @@ def _held_back(name: str, stats: Stats) -> Verdict | None:
     return Verdict(
         "held back",
         f"{_messages(stats.held_back)} for an earlier one of the same key, perhaps for {which};"
-        f" replay or purge {these}: celery -A proj outbox dead --destination {name}",
+        f" replay or discard {these}: celery -A proj outbox dead --destination {name}",
     )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RATE_WINDOW = 60.0
 REPORT_AGAIN_AFTER = 600.0
 """Seconds after which an error that recurs is reported as a new one."""
-HOLDS_ITS_KEY = ", and later messages of its key wait until it is replayed or purged"
+HOLDS_ITS_KEY = ", and later messages of its key wait until it is replayed or discarded"
 
 
 class Journal:

@@ -161,7 +161,7 @@ RELAY_EVENTS = {
         ERROR,
         "%s[%s] is a dead letter now%s: %s",
         "This message can never be published, or has failed `max_retries` times. It stays in the "
-        "dead letters until it is replayed or purged. If it has a key, the line says that later "
+        "dead letters until it is replayed or discarded. If it has a key, the line says that later "
         "messages of its key wait for that.",
         MESSAGE,
     ),

@@ -170,7 +170,7 @@ CASES: dict[str, tuple[Stats, Fleet, tuple[str, str]]] = {
         (
             "warning",
             "41 messages wait for an earlier one of the same key, perhaps for the dead letter;"
-            " replay or purge it: celery -A proj outbox dead --destination partner",
+            " replay or discard it: celery -A proj outbox dead --destination partner",
         ),
     ),
     "held back by one of several dead letters": (
@@ -179,7 +179,7 @@ CASES: dict[str, tuple[Stats, Fleet, tuple[str, str]]] = {
         (
             "warning",
             "1 message waits for an earlier one of the same key, perhaps for one of 2 dead letters;"
-            " replay or purge these: celery -A proj outbox dead --destination partner",
+            " replay or discard these: celery -A proj outbox dead --destination partner",
         ),
     ),
     "held back for a moment": (

@@ -129,7 +129,7 @@ def test_a_line_about_an_event_names_the_destination_has_the_callers_context_and
         each for each in records if getattr(each, "event", "") == "celery_outbox_dead_letter"
     ]
     assert f"order.lost[{found} for partner]" in line.getMessage()
-    assert "later messages of its key wait until it is replayed or purged: " in line.getMessage()
+    assert "later messages of its key wait until it is replayed or discarded: " in line.getMessage()
     fields = vars(line)
     assert (fields["destination"], fields["task_id"]) == ("partner", found)
     assert {*EVENTS["celery_outbox_dead_letter"].fields, "destination"} <= fields.keys()

@@ -146,7 +146,7 @@ class TestStatus:
         assert said.startswith(
             "2 messages wait for an earlier one of the same key, perhaps for the dead letter;"
         )
-        assert "letter; replay or purge it: celery -A proj outbox dead --destination events" in said
+        assert "replay or discard it: celery -A proj outbox dead --destination events" in said
         celery(app, "replay", "--destination", "events")
         assert "3 published" in celery(app, "drain", "--destination", "events").output
         assert received(app, "events") == [0, 1, 2]
