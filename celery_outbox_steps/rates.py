@@ -29,7 +29,8 @@ MISSED = 0.3
 """Seconds between two messages that missed theirs: nearly all turns are taken."""
 FORGOTTEN = 60.0
 """Seconds without a message that end a plan: those that had turns must be gone."""
-_PER = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+PER = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+"""The units of a rate, in seconds."""
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*([smhd])")
 
 
@@ -70,6 +71,12 @@ class Turns(NamedTuple):
 def rate_of(rates: Iterable[Rate], name: str) -> Rate | None:
     """The first rate whose pattern fits."""
     return next((rate for rate in rates if rate.fits(name)), None)
+
+
+def in_units(per_second: float) -> tuple[float, str]:
+    """A rate for people: in the first unit in which it is at least 1, else per day."""
+    in_each = [(per_second * seconds, unit) for unit, seconds in PER.items()]
+    return next((each for each in in_each if each[0] >= 0.999), in_each[-1])
 
 
 def differ(known: Mapping[str, float], rates: Iterable[Rate]) -> bool:
@@ -139,7 +146,7 @@ def _per_second(name: str, rate: Any) -> float:
             f'{SETTING}[{name!r}] must be a text such as "600/m", with a number above 0 per s, m, h'
             f" or d, and not {rate!r}."
         )
-    return float(found[1]) / _PER[found[2]]
+    return float(found[1]) / PER[found[2]]
 
 
 def _on_grid(seconds: float) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_outbox_steps.fleet import STANDING_BY, STOPPED
 from celery_outbox_steps.health import age, first_line, paused_text
+from celery_outbox_steps.rates import in_units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +41,6 @@ COLUMNS = {
     "dead letters": "dead_letters",
 }
 """Of the table of destinations."""
-_PER = (("s", 1.0), ("m", 60.0), ("h", 3_600.0), ("d", 86_400.0))
-
 ARGUMENTS = 60
 """Characters of the arguments of a call."""
 FATES = {
@@ -170,9 +169,9 @@ def _rate(found: dict[str, Any]) -> str:
 
 
 def _per(per_second: float) -> str:
-    """A rate as the setting has it, in the first unit in which it is at least 1."""
-    unit, seconds = next((each for each in _PER if per_second * each[1] >= 0.999), _PER[-1])
-    return f"{per_second * seconds:.6g}/{unit}"
+    """A rate as the setting has it."""
+    number, unit = in_units(per_second)
+    return f"{number:.6g}/{unit}"
 
 
 def _call(call: dict[str, Any]) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_outbox_steps.health import age
+from celery_outbox_steps.rates import in_units
 from django_integration.admin import configuration
 
 if TYPE_CHECKING:
     from celery_outbox_steps.rates import Rate
     from django_integration.store import DjangoStore
 
-UNITS = (("s", 1), ("min", 60), ("h", 3_600), ("d", 86_400))
+UNITS = {"m": "min"}
+"""The units that a page writes in another way than the setting."""
 
 
 class RateLine(NamedTuple):
@@ -39,11 +41,8 @@ def rate_lines(store: DjangoStore) -> tuple[RateLine, ...]:
 
 
 def _speed(rate: Rate) -> str:
-    """In the first unit that makes it at least 1."""
-    in_units = ((rate.per_second * seconds, unit) for unit, seconds in UNITS)
-    found = next(((each, unit) for each, unit in in_units if each >= 1), None)
-    number, unit = found or (rate.per_second * UNITS[-1][1], UNITS[-1][0])
-    return f"{number:,.6g} per {unit}"
+    number, unit = in_units(rate.per_second)
+    return f"{number:,.6g} per {UNITS.get(unit, unit)}"
 
 
 def _waits(seconds: float) -> str:
