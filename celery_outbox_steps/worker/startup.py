@@ -91,6 +91,8 @@ def build_relays(worker: Any) -> RelayGroup:
                 for store in stores
             ]
         )
+        if destinations := read(app.conf, "destinations"):
+            announce(worker, f"with the destinations {', '.join(sorted(destinations))}")
         _let_see(worker, relays, meter)
         return relays
 

@@ -241,6 +241,7 @@ def test_operators_see_and_pause_each_of_them(
     listen_to_all(events, destinations)
     endpoints = Endpoints()
     worker = stage.worker(*endpoints.flags)
+    assert worker.lines("outbox: with the destinations gone, to0, to1")
     events.publish()
     listener = events.listeners["to0"]
     helpers.wait_for(lambda: len(listener.arrivals) == 1, 20)
