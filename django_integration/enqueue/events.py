@@ -68,7 +68,10 @@ def event_of(
             f" such as order.paid, and not {name!r}."
         )
     if key is not None and (not isinstance(key, str) or not key or not key.isprintable()):
-        raise OutboxError(f"The key of an event is a text that is not empty, and not {key!r}.")
+        raise OutboxError(
+            "The key of an event is a text of printable characters that is not empty, and not"
+            f" {key!r}."
+        )
     if headers is not None:
         _check_headers(headers)
     if content_type is not None and not _is_content_type(content_type):
@@ -178,7 +181,8 @@ def _check_headers(headers: Any) -> None:
     for name, value in headers.items():
         if not isinstance(name, str) or not name or not name.isprintable():
             raise OutboxError(
-                f"The name of a header is a text that is not empty, and not {name!r}."
+                "The name of a header is a text of printable characters that is not empty, and not"
+                f" {name!r}."
             )
         try:
             json.dumps(value, allow_nan=False)
