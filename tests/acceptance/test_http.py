@@ -40,11 +40,12 @@ class Endpoints:
         return found.status == status and words in found.text
 
     def metrics(self) -> dict[str, float]:
+        """By name and labels. An empty label is none: that of the app's own broker."""
         found = self.get("/metrics")
         assert found.status == 200
         families = text_string_to_metric_families(found.text)
         return {
-            " ".join([each.name, *each.labels.values()]): each.value
+            " ".join([each.name, *filter(None, each.labels.values())]): each.value
             for family in families
             for each in family.samples
         }
