@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from celery_outbox_steps.fleet import Fleet, SeenMember
     from celery_outbox_steps.store import Stats
 
-NOT_CONFIGURED = "not configured"
+NOT_CONFIGURED, AWAY = "not configured", "broker away"
 RESUME = "`celery -A proj outbox resume {}` ends the pause"
 LOWEST_RATE = 0.05
 
@@ -53,6 +53,8 @@ class Told:
     rate: float
     last_error: str
     """In one short line; empty if there was none."""
+    away_for: float
+    """Seconds in which the destination has accepted nothing from it; 0 if that is not so."""
     seen_ago: float
 
 
@@ -76,6 +78,8 @@ def judge_destination(
         why = trouble.text if trouble else _why_slow(stats, told, max_age)
         waited = age(stats.oldest_due_seconds)
         return Verdict(LATE, f"late: the oldest due message has waited {waited}; {why}")
+    if trouble and trouble.condition == AWAY and _is_late(stats, told, max_age):
+        return Verdict(LATE, f"late: {trouble.text}")
     trouble = trouble or _held_back(name, stats)
     return trouble or Verdict("healthy", f"healthy: {_at_work(told)}{_others(told)}{_speed(told)}")
 
@@ -137,9 +141,7 @@ def _unable(stats: Stats, told: Sequence[Told]) -> Verdict:
     """Why no relay that is at work publishes to it."""
     states = {each.state for each in told}
     if COOLING_DOWN in states:
-        return Verdict(
-            "broker away", f"its broker is away{_error(told, COOLING_DOWN)}{_next(stats)}"
-        )
+        return Verdict(AWAY, f"{_away(told)}{_error(told, COOLING_DOWN)}{_next(stats)}")
     if BACKING_OFF in states:
         return Verdict("failing", f"its relay fails, and tries again{_error(told, BACKING_OFF)}")
     if any(each.worker_state == PAUSED for each in told):
@@ -150,6 +152,18 @@ def _unable(stats: Stats, told: Sequence[Told]) -> Verdict:
     return Verdict(
         "none at work", f"{_at_work(told)}, not seen for {age(min(each.seen_ago for each in told))}"
     )
+
+
+def _is_late(stats: Stats, told: Sequence[Told], max_age: float) -> bool:
+    """Whether messages wait because it is away. Each attempt gives them a new due time, so the time
+    for which they have been due does not tell."""
+    waits = stats.in_outbox - stats.scheduled
+    return waits > 0 and max(each.away_for for each in told) > max_age
+
+
+def _away(told: Sequence[Told]) -> str:
+    seconds = max(each.away_for for each in told)
+    return f"its broker has been away for {age(seconds)}" if seconds else "its broker is away"
 
 
 def _next(stats: Stats) -> str:
@@ -208,7 +222,12 @@ def _told(seen: SeenMember, told: Mapping[str, Any]) -> Told:
         seen.member.worker,
         seen.member.state,
         str(state),
-        float(rate) if isinstance(rate, (int, float)) else 0.0,
+        _number(rate),
         first_line(error if isinstance(error, str) else None),
+        _number(told.get("away_seconds")),
         seen.seen_ago,
     )
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -48,7 +48,7 @@ class Journal:
             self._fields["destination"] = destination
         self._recorders = recorders
         self._reported: dict[tuple[Any, ...], float] = {}
-        self._in_outage = False
+        self._outage_began: float | None = None
         self._published: deque[tuple[float, int]] = deque()
         self._published_lock = Lock()  # remote control reads it from another thread
         self.counters: Counter[str] = Counter()
@@ -138,6 +138,12 @@ class Journal:
             self._event("celery_outbox_liveness_failed", str(error))
         self.counters["liveness_errors"] += 1
 
+    @property
+    def away_seconds(self) -> float:
+        """For how long the broker has accepted nothing; 0 if it did, as far as was tried."""
+        began = self._outage_began
+        return 0.0 if began is None else monotonic() - began
+
     def rate(self) -> float:
         """Messages published per second over the last minute. Callable from any thread."""
         oldest = monotonic() - RATE_WINDOW
@@ -175,14 +181,15 @@ class Journal:
 
     def _note_outage(self, result: BatchResult) -> None:
         """Log the beginning and the end of an outage, not each batch in between."""
-        if result.outage and not self._in_outage:
+        if result.outage and self._outage_began is None:
             self._note_unavailable(result)
-        elif self._in_outage and result.published and not result.outage:
+        elif self._outage_began is not None and result.published and not result.outage:
             self._note_available()
         if result.outage:
-            self.last_error, self._in_outage = result.outage, True
+            self.last_error = result.outage
+            self._outage_began = self._outage_began or monotonic()
         elif result.published:
-            self._in_outage = False
+            self._outage_began = None
 
     def _note_unavailable(self, result: BatchResult) -> None:
         why, rows, to = result.outage, result.deferred, self._destination

@@ -218,6 +218,14 @@ CALLER_EVENTS = {
         "per name.",
         ("task_name", "database"),
     ),
+    "celery_outbox_unserved_database": Event(
+        WARNING,
+        "%s is stored in database %r, which CELERY_OUTBOX_DATABASES does not name: no relay with "
+        "these settings publishes it. Logged once per database.",
+        "A call or an event names a database that the relays do not look at. Its rows wait there "
+        "until `CELERY_OUTBOX_DATABASES` names it.",
+        ("task_name", "database"),
+    ),
     "celery_outbox_after_commit": Event(
         WARNING,
         "%s is stored in an on_commit hook %s. If the process dies between the commit and the "

@@ -251,6 +251,7 @@ class DestinationGroup(LoopThread):
                 "state": relay.state,
                 "rate": round(relay.journal.rate(), 2),
                 "last_error": relay.journal.last_error,
+                "away_seconds": int(relay.journal.away_seconds),
             }
             for relay in self.relays
         }

@@ -35,7 +35,7 @@ from django_integration.enqueue.transactions import is_command_line_call, level
 from django_integration.enqueue.writer import IN_ASYNC_CODE, Writer
 from django_integration.inbox.once import once_in
 from django_integration.store.base import DIALECTS
-from django_integration.store.session import is_open, own_wrapper, write_alias
+from django_integration.store.session import is_open, outbox_aliases, own_wrapper, write_alias
 from django_integration.upstream.django import atomic_blocks, is_of_testcase
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ class Enqueuer:
         except SynchronousOnlyOperation as exc:
             raise SynchronousOnlyOperation(IN_ASYNC_CODE) from exc
         self._check_transaction(connection, task_name)
+        if using is not None:
+            self._check_alias(using, task_name)
         return connection
 
     def store(
@@ -310,6 +312,20 @@ class Enqueuer:
                 connection.alias,
                 task_name=task_name,
                 database=connection.alias,
+            )
+
+    def _check_alias(self, alias: str, task_name: str) -> None:
+        """Warn once of a database that no relay with these settings looks at."""
+        if ("database", alias) in self._warned:
+            return
+        self._warned.add(("database", alias))
+        if alias not in outbox_aliases(self._app.conf):
+            log(
+                "celery_outbox_unserved_database",
+                task_name,
+                alias,
+                task_name=task_name,
+                database=alias,
             )
 
     def _warn_of_hook(self, task_name: str) -> None:

@@ -34,9 +34,10 @@ def seen(
     ago: float = 1.0,
     alive: bool = True,
 ) -> SeenMember:
-    """A member of the fleet, and what it tells about the destination: state, rate, last error."""
-    fields = ("state", "rate", "last_error")
-    destinations = {"partner": dict(zip(fields, told, strict=True))} if told else {}
+    """A member of the fleet, and what it tells about the destination: state, rate, last error, and
+    for how long it has been away."""
+    fields = ("state", "rate", "last_error", "away_seconds")
+    destinations = {"partner": dict(zip(fields, told, strict=False))} if told else {}
     member = Member("relay-1", "celery@host", "1.0", state, destinations=destinations)
     return SeenMember(member, slot=0, started_ago=9 * HOUR, seen_ago=ago, alive=alive)
 
@@ -44,6 +45,7 @@ def seen(
 AT_WORK = seen((words.RELAYING, 0.0, None))
 BUSY = seen((words.RELAYING, 12.5, None))
 AWAY = seen((words.COOLING_DOWN, 0.0, REFUSED))
+LONG_AWAY = seen((words.COOLING_DOWN, 0.0, REFUSED, 720))
 GONE = seen(ago=3 * HOUR, alive=False)
 STANDBY = seen(state=words.STANDING_BY)
 
@@ -76,6 +78,24 @@ CASES: dict[str, tuple[Stats, Fleet, tuple[str, str]]] = {
         numbers(),
         Fleet((AWAY,)),
         ("warning", f"its broker is away: {LINE}. Its relay goes on trying"),
+    ),
+    "away for long, and messages wait, each of which was tried a moment ago": (
+        numbers(backing_off=2),
+        Fleet((LONG_AWAY,)),
+        (
+            "error",
+            f"late: its broker has been away for 12 min: {LINE}. 2 messages wait in the table, and"
+            " its relay goes on trying",
+        ),
+    ),
+    "away for long, and nothing waits but for later": (
+        numbers(scheduled=3),
+        Fleet((LONG_AWAY,)),
+        (
+            "warning",
+            f"its broker has been away for 12 min: {LINE}. 3 messages wait in the table, and its"
+            " relay goes on trying",
+        ),
     ),
     "late because it is away": (
         BACKLOG,

@@ -159,6 +159,24 @@ def test_the_database_that_the_call_names(app: Any, use_database: Callable[..., 
     assert len(stored("orders")) == 1
 
 
+@pytest.mark.parametrize("served", [None, ["default"], ["default", "orders"]])
+def test_a_database_that_no_relay_looks_at_is_named_once_in_the_log(
+    make_app: Callable[..., Any],
+    use_database: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    served: list[str] | None,
+) -> None:
+    use_database("sqlite")
+    use_database("sqlite", alias="orders", name="orders")
+    app = make_app(outbox_destinations=DESTINATIONS, outbox_databases=served)
+    with transaction.atomic(using="orders"):
+        for _ in range(2):
+            app.outbox.publish("order.paid", 1, to="events", using="orders")
+    found = [each for each in caplog.messages if "unserved_database" in each]
+    assert len(found) == (0 if served == ["default", "orders"] else 1)
+    assert all("order.paid is stored in database 'orders'" in each for each in found)
+
+
 @pytest.mark.usefixtures("sqlite")
 def test_a_transaction_can_be_required(make_app: Callable[..., Any]) -> None:
     app = make_app(outbox_destinations=DESTINATIONS, outbox_require_transaction=True)
