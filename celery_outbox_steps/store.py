@@ -255,8 +255,9 @@ class DeliveryStore(Protocol):
         Returns the destinations, or None for all of them. For one thread.
         """
 
-    def wake(self) -> None:
-        """End a `wait()` early. Callable from any thread, and from a signal handler."""
+    def wake(self, destination: str | None = None) -> None:
+        """End a `wait()` early, because of rows for this destination, or of any. Callable from any
+        thread, from a signal handler, and from a forked child."""
 
     def pauses(self) -> Mapping[str, Pause]:
         """The destinations that are paused."""

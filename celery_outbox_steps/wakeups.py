@@ -17,6 +17,11 @@ def for_destinations(name: str) -> str:
     return f"{name} (destinations)"
 
 
+def for_destination(name: str, destination: str) -> str:
+    """The same for one destination."""
+    return f"{name} -> {destination}"
+
+
 _relays: dict[str, set[Callable[[], None]]] = {}
 
 

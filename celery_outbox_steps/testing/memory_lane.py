@@ -293,7 +293,7 @@ class MemoryDeliveries:
         self._wake_event.clear()
         return None if woken else set()
 
-    def wake(self) -> None:
+    def wake(self, destination: str | None = None) -> None:  # noqa: ARG002  it wakes all
         self._wake_event.set()
 
     def pauses(self) -> dict[str, Pause]:

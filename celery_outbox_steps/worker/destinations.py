@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -200,9 +201,10 @@ class DestinationGroup(LoopThread):
         self._own_pause: Pause | None = None
         self._at_work = threading.Event()
         self._look_at_pauses_at = float("-inf")
-        self._name = wakeups.for_destinations(deliveries.name)
+        self._wakes = _wakes(deliveries, [relay.destination for relay in relays])
         # Here, before the pool forks: see `RelayService`.
-        wakeups.register(self._name, deliveries.wake)
+        for name, wake in self._wakes.items():
+            wakeups.register(name, wake)
 
     # -- called from other threads -----------------------------------------------------------------
 
@@ -237,7 +239,8 @@ class DestinationGroup(LoopThread):
 
     def join(self) -> None:
         super().join()
-        wakeups.unregister(self._name, self._deliveries.wake)
+        for name, wake in self._wakes.items():
+            wakeups.unregister(name, wake)
 
     def info(self) -> list[dict[str, Any]]:
         return [relay.info() for relay in self.relays]
@@ -317,3 +320,14 @@ class DestinationGroup(LoopThread):
     def _wake(self) -> None:
         super()._wake()
         self._deliveries.wake()
+
+
+def _wakes(deliveries: DeliveryStore, destinations: Sequence[str]) -> dict[str, Callable[[], None]]:
+    """By name, what wakes the relay of one destination, or all of them."""
+    return {
+        wakeups.for_destinations(deliveries.name): deliveries.wake,
+        **{
+            wakeups.for_destination(deliveries.name, each): partial(deliveries.wake, each)
+            for each in destinations
+        },
+    }

@@ -188,7 +188,8 @@ class Writer:
             self._notified |= dict.fromkeys(
                 ((alias, each) for each in hook.notified_destinations), now
             )
-            wakeups.wake(wakeups.for_destinations(alias))
+            for destination in hook.events:
+                wakeups.wake(wakeups.for_destination(alias, destination))
         for destination, counts in hook.events.items():
             self.settings.recorders.report_enqueued(alias, counts, destination)
 

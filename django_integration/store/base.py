@@ -80,7 +80,7 @@ class DjangoStore(LaneStore):
         self.retention = retention
         self._notify = notify
         self._listener = Listener(OWN_BROKER.table.channel, self._hear)
-        self._wake_pipe = WakePipe(self._next_due.forget)
+        self._wake_pipe = WakePipe(lambda _: self._next_due.forget())
         self._fleet = FleetTables(session, dialect)
         self._destinations = tuple(destinations)
         self.deliveries = (

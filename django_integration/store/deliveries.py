@@ -16,7 +16,7 @@ from django_integration.schema import DELIVERIES, Lane
 from django_integration.store import stats
 from django_integration.store.fleet import FleetTables
 from django_integration.store.lane import LaneStore
-from django_integration.store.listen import Listener, WakePipe
+from django_integration.store.listen import ANY, Listener, WakePipe
 from django_integration.store.order import Order
 from django_integration.store.session import SharedSession
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from celery_outbox_steps.store import Sample
     from django_integration.store.dialect import Dialect
 
+MOST_MARKS = 255
+"""So many destinations can be woken each by itself. A wake-up of any further one wakes all."""
 MOST_CLAIMS = 20
 """Claims in a row that may find nothing but rows that wait for others of their key."""
 
@@ -55,8 +57,11 @@ class Deliveries:
         self._notify = notify and dialect.notifies and connection is None
         self._heard: set[str] = set()
         self._listener = Listener(DELIVERIES.channel, self._heard.add)
-        self._woken = False
-        self._wake_pipe = WakePipe(self._note_wake_up)
+        self._marks: dict[str | None, bytes] = {None: ANY}
+        """By destination, the byte that a wake-up for it writes."""
+        self._woken: set[str | None] = set()
+        """The destinations of wake-ups; None if one was for all of them."""
+        self._wake_pipe = WakePipe(self._note_wake_ups)
         self._session = SharedSession(
             alias,
             self._prepare_session,
@@ -67,19 +72,21 @@ class Deliveries:
         self._fleet = FleetTables(self._session, dialect)
 
     def lane(self, destination: str) -> DestinationStore:
+        if len(self._marks) <= MOST_MARKS:
+            self._marks.setdefault(destination, bytes([len(self._marks)]))
         return DestinationStore(self._session, self._dialect, destination, keep=self._keep)
 
     def wait(self, timeout: float) -> set[str] | None:
         heard, descriptors = self._hear()
-        if not heard and not self._woken:
+        if not heard:
             # Without the lock: others work on the connection meanwhile, which may end the wait too.
             self._wake_pipe.wait(timeout, *descriptors)
             heard, _ = self._hear()
-        woken, self._woken = self._woken, False
-        return None if woken else heard
+        woken, self._woken = self._woken, set()
+        return None if None in woken else heard | {each for each in woken if each is not None}
 
-    def wake(self) -> None:
-        self._wake_pipe.write()
+    def wake(self, destination: str | None = None) -> None:
+        self._wake_pipe.write(self._marks.get(destination, ANY))
 
     def pauses(self) -> dict[str, Pause]:
         return self._fleet.pauses()
@@ -105,8 +112,9 @@ class Deliveries:
                 self._heard.clear()
                 return heard, [self._session.raw.fileno()]
 
-    def _note_wake_up(self) -> None:
-        self._woken = True
+    def _note_wake_ups(self, marks: bytes) -> None:
+        written = {bytes([mark]) for mark in set(marks)}
+        self._woken |= {each for each, mark in self._marks.items() if mark in written}
 
 
 class DestinationStore(LaneStore):

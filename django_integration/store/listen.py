@@ -24,25 +24,28 @@ if TYPE_CHECKING:
     from django_integration.store.session import Session
 
 
+ANY = b"\0"
+"""The mark of a wake-up that is for nothing in particular."""
 POOLED = "a connection pooler sits between the relay and PostgreSQL"
 
 
 class WakePipe:
     """A self-pipe: a write, here or in a forked child, ends a wait in this process.
 
-    `on_wake` is called by the thread that waited.
+    `on_wake` is called by the thread that waited, with the marks of the writes.
     """
 
-    def __init__(self, on_wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_wake: Callable[[bytes], None] = lambda _: None) -> None:
         self._on_wake = on_wake
         self._open()
 
-    def write(self) -> None:
+    def write(self, mark: bytes = ANY) -> None:
+        """Wake. `mark`: one byte that says what for."""
         # A full pipe holds enough wake-ups already. A child may have closed the descriptor that it
         # inherited, as beat does, and the number may be a socket's by now.
         with suppress(OSError):
             if os.path.samestat(os.fstat(self._writer), self._pipe):
-                os.write(self._writer, b".")
+                os.write(self._writer, mark)
 
     def wait(self, timeout: float, *more: int) -> bool:
         """Block until woken, until one of `more` descriptors is readable, or for `timeout` s."""
@@ -53,8 +56,7 @@ class WakePipe:
             poll.register(descriptor, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(math.ceil(max(timeout, 0) * 1000))]
         if self._reader in ready:
-            self._drain()
-            self._on_wake()
+            self._on_wake(self._drain())
         return bool(ready)
 
     def _open(self) -> None:
@@ -64,10 +66,12 @@ class WakePipe:
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
 
-    def _drain(self) -> None:
+    def _drain(self) -> bytes:
+        marks = b""
         with suppress(BlockingIOError):
-            while os.read(self._reader, 65536):
-                pass
+            while read := os.read(self._reader, 65536):
+                marks += read
+        return marks
 
     def __del__(self) -> None:
         with suppress(OSError, AttributeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import threading
 from contextlib import contextmanager
@@ -160,3 +161,23 @@ def test_behind_a_pooler_the_planner_settings_reach_nobody_else(postgresql, pool
     postgresql.add(3)
     pooled.store().claim(2, LEASE, "me")
     assert pooled.execute("SHOW enable_seqscan") == [("on",)]
+
+
+def test_a_wake_up_for_one_destination_wakes_no_other(database):
+    """Also one of a forked child; each would cost the others two statements."""
+    deliveries = database.store(destinations=["lake", "partner"]).deliveries
+    for name in ("lake", "partner"):
+        deliveries.lane(name)
+    child = os.fork()
+    if not child:
+        deliveries.wake("partner")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert deliveries.wait(20) == {"partner"}
+    for name in ("lake", "partner", "lake"):
+        deliveries.wake(name)
+    assert deliveries.wait(20) == {"lake", "partner"}
+    deliveries.wake("lake")
+    deliveries.wake()
+    assert deliveries.wait(20) is None
+    assert deliveries.wait(0.01) == set()

@@ -268,7 +268,7 @@ def test_a_call_that_is_dropped_for_one_that_waits_wakes_its_relay_beside_an_eve
 def _woken() -> Iterator[list[str]]:
     """Whose relays in this process are woken: those for the app's own broker, or the others."""
     found: list[str] = []
-    names = {"default": "tasks", wakeups.for_destinations("default"): "events"}
+    names = {"default": "tasks", wakeups.for_destination("default", "events"): "events"}
     wakes = {name: partial(found.append, whose) for name, whose in names.items()}
     for name, wake in wakes.items():
         wakeups.register(name, wake)

@@ -140,11 +140,14 @@ def test_relays_of_the_same_process_are_woken_by_the_commit(make_app: Callable[.
     def wake() -> None:
         woken.append(1)
 
-    wakeups.register(wakeups.for_destinations("default"), wake)
+    name = wakeups.for_destination("default", "events")
+    wakeups.register(name, wake)
     try:
         with transaction.atomic():
             app.outbox.publish("order.paid", to="events")
             assert woken == []
         assert woken == [1]
+        app.outbox.publish("order.paid", to="lake")
+        assert woken == [1], "it was not for this one"
     finally:
-        wakeups.unregister(wakeups.for_destinations("default"), wake)
+        wakeups.unregister(name, wake)
