@@ -25,7 +25,7 @@ from tests.ecosystem import libraries  # noqa: E402  the tools do not install th
 BESIDES = ["docs", "examples", "tests", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",
            "Makefile", "mkdocs.yml", "CONTRIBUTING.md", "SECURITY.md"]  # fmt: skip
 TOOLS = ["pytest>=8", "pytest-django>=4.8", "pytest-timeout>=2.3", "hypothesis>=6.100", "PyYAML",
-         "prometheus-client>=0.20", "pydantic>=2"]  # fmt: skip
+         "prometheus-client>=0.20", "pydantic>=2", "msgpack"]  # fmt: skip
 
 # The corners, and each supported version at least once: (Python, Celery, Django).
 MATRIX = [
