@@ -114,8 +114,7 @@ def scheduled(
     from celery_outbox_steps import operate
 
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
-    if destination is not None:
-        operate.require_destination(app, destination, databases)
+    operate.require_destination(app, destination, databases)
     found, more = operate.scheduled(
         app, task_name, limit, destination=destination, databases=databases
     )
@@ -241,8 +240,7 @@ def dead(
     from celery_outbox_steps.store import DeadLetters
 
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
-    if destination is not None:
-        operate.require_destination(app, destination, databases)
+    operate.require_destination(app, destination, databases)
     which = DeadLetters(task_name=task_name, kind=kind, destination=destination)
     found, more = operate.dead_letters(app, which, limit, databases)
     output.print_line(json.dumps(found) if as_json else dead_text(found, task_name, destination))
@@ -285,8 +283,7 @@ def replay(
     if not (ids or task_name or kind or destination or since or until or everything):
         raise click.UsageError(arguments.CHOOSE)
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
-    if destination is not None:
-        operate.require_destination(app, destination, databases)
+    operate.require_destination(app, destination, databases)
     older_than, newer_than = (arguments.seconds_since(moment) for moment in (until, since))
     which = DeadLetters(tuple(ids) or None, task_name, older_than, newer_than, kind, destination)
     found = operate.count_dead_letters(app, which, limit, databases)
@@ -353,8 +350,7 @@ def purge(
     from celery_outbox_steps import operate
 
     app, output = ctx.obj.app, Output(ctx, as_json=as_json)
-    if destination is not None:
-        operate.require_destination(app, destination, databases)
+    operate.require_destination(app, destination, databases)
     ages = published_older_than, dead_older_than
     plan = operate.purge_plan(app, *ages, task_name, kind, destination=destination)
     counts, verb = operate.count_purgeable(app, plan, databases), "would be deleted"

@@ -68,6 +68,16 @@ def told_about(name: str, fleet: Fleet) -> list[Told]:
     return sorted(found, key=lambda told: told.seen_ago)
 
 
+def rate_told(told: Sequence[Told]) -> float:
+    """Messages per second, over the last minute, of all these relays."""
+    return sum(each.rate for each in told)
+
+
+def last_error_told(told: Sequence[Told]) -> str:
+    """The last error of the relay that was seen last and has one; empty if none has."""
+    return next((each.last_error for each in told if each.last_error), "")
+
+
 def judge_destination(
     name: str, stats: Stats, fleet: Fleet, max_age: float = MAX_AGE, *, configured: bool = True
 ) -> Verdict:
@@ -203,12 +213,13 @@ def _speed(told: Sequence[Told]) -> str:
 
 
 def _rate(told: Sequence[Told]) -> float:
-    return sum(each.rate for each in told if each.state == RELAYING)
+    """Of those that reach it."""
+    return rate_told([each for each in told if each.state == RELAYING])
 
 
 def _error(told: Sequence[Told], state: str) -> str:
-    found = (each.last_error for each in told if each.state == state)
-    return next((f": {line.rstrip('.')}" for line in found if line), "")
+    line = last_error_told([each for each in told if each.state == state])
+    return f": {line.rstrip('.')}" if line else ""
 
 
 def _alive(fleet: Fleet) -> list[SeenMember]:

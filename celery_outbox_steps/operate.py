@@ -76,11 +76,14 @@ def paused_destinations(app: Any, databases: Collection[str] = ()) -> dict[str, 
     return found
 
 
-def require_destination(app: Any, name: str, databases: Collection[str] = ()) -> None:
+def require_destination(app: Any, name: str | None, databases: Collection[str] = ()) -> None:
     """Raise an `OutboxError` if no message can be for this destination: it names those that exist.
 
     One that has been removed from the settings exists as long as it has messages or dead letters.
+    None, which stands for all of them, is right.
     """
+    if name is None:
+        return
     known = set(read(app.conf, "destinations"))
     which = DeadLetters(destination=name)
     for store in load_stores(app, databases) if name not in known else ():

@@ -3,7 +3,7 @@
 Pure: time is an argument. A `Budget` is what the relays share, one row per rate in the database of
 the outbox: until when what may be sent has been used up, and until when waiting rows are planned.
 Messages for which nothing is left wait in the table, each for its turn. `Store.pace` keeps the
-budget; `celery_outbox_steps.relay.publish` asks it before it sends.
+budget; `celery_outbox_steps.relay.prefetch` asks it before a batch is sent.
 """
 
 from __future__ import annotations

@@ -10,7 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from celery_outbox_steps.destination_health import judge_destination, told_about
+from celery_outbox_steps.destination_health import (
+    judge_destination,
+    last_error_told,
+    rate_told,
+    told_about,
+)
 from celery_outbox_steps.health import MAX_AGE, judge
 from celery_outbox_steps.operate import closing_store
 from celery_outbox_steps.settings import read
@@ -95,8 +100,8 @@ def _told(name: str, fleet: Fleet) -> dict[str, Any]:
     """What the relays at work tell about a destination, and its pause."""
     told, pause = told_about(name, fleet), fleet.pauses.get(name)
     return {
-        "rate": round(sum(each.rate for each in told), 2),
-        "last_error": next((each.last_error for each in told if each.last_error), None),
+        "rate": round(rate_told(told), 2),
+        "last_error": last_error_told(told) or None,
         "relays": [
             {
                 "worker": each.worker,

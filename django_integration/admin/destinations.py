@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 from django.db import connections
 
-from celery_outbox_steps.destination_health import judge_destination, told_about
+from celery_outbox_steps.destination_health import (
+    judge_destination,
+    last_error_told,
+    rate_told,
+    told_about,
+)
 from celery_outbox_steps.errors import StoreError
 from celery_outbox_steps.health import age
 from celery_outbox_steps.store import Stats
@@ -107,8 +112,7 @@ def _line(
     name: str, sample: Sample, fleet: Fleet, links: Links, *, is_chosen: bool, configured: bool
 ) -> Line:
     told = told_about(name, fleet)
-    rate = sum(each.rate for each in told)
-    error = next((each.last_error for each in told if each.last_error), "")
+    error = last_error_told(told)
     waits = sample.waiting or sample.in_flight
     judged = judge_destination(name, _stats(sample), fleet, configured=configured)
     return Line(
@@ -124,7 +128,7 @@ def _line(
             _number("Dead letters", sample.dead_letters, links.dead_letters(name)),
         ),
         oldest_due=age(sample.oldest_due_seconds) if waits else "-",
-        per_minute=counted(round(60 * rate)),
+        per_minute=counted(round(60 * rate_told(told))),
         last_error="" if error in judged.text else one_line(error),
     )
 
